@@ -15,12 +15,11 @@ from torch import fx
 
 from tasks.environment.libraries import quiet
 from tasks.quantize.base import Converted, Trained
-from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized
+from tasks.quantize.coverage import cover_products, excluded_modules
 from tasks.quantize.engine import saturates
-from tasks.quantize.export import export
+from tasks.quantize.export import export, path_of
 from tasks.quantize.source import ModelSource, calibrate
 from tasks.quantize.spec import Calibration, Spec
-from tasks.values.refs import ModuleCoverage
 
 with quiet():  # importing torchao emits warnings
     from torchao.quantization.pt2e import (
@@ -72,8 +71,7 @@ def quantize_graph(
             calibrate(prepared, source, calibration)
         else:
             prepared(*source.example_inputs.values())
-        converted: fx.GraphModule = convert_pt2e(prepared)
-    return converted
+        return convert_pt2e(prepared)  # type: ignore[no-any-return]
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Converted:
@@ -85,23 +83,10 @@ def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Convert
 
 def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Mapping[str, str]) -> Converted:
     """Determine which modules multiply in int8."""
-    model = source.float_model()
-    excluded = excluded_modules(model, spec.exclude)
     products = [(path_of(node), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS]
     quantized = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
-
-    def why_float(leaf: ModuleCoverage) -> str:
-        head = folded.get(leaf.module, leaf.module)
-        if head in quantized:
-            return ""
-        if not excluded.isdisjoint((leaf.module, head)):
-            return "excluded by the recipe"
-        return f"Inductor has no int8 kernel for this {leaf.type}"
-
-    coverage = cover(leaves_of(model), why_float)
-    if not quantized:
-        raise nothing_quantized(spec, coverage)
-    return Converted(graph, coverage)
+    lack = "Inductor has no int8 kernel for this {type}"
+    return Converted(graph, cover_products(source.float_model(), spec, quantized, folded, lack))
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:
@@ -114,10 +99,8 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
         quant_max=highest,
         qscheme=torch.per_tensor_affine,
     )
-    weight = replace(
-        get_default_x86_inductor_quantization_config().weight,
-        observer_or_fake_quant_ctr=PerChannelMinMaxObserver.with_args(eps=LEAST_SCALE),
-    )
+    observer = PerChannelMinMaxObserver.with_args(eps=LEAST_SCALE)
+    weight = replace(get_default_x86_inductor_quantization_config().weight, observer_or_fake_quant_ctr=observer)
     quantizer = X86InductorQuantizer()
     quantizer.set_global(QuantizationConfig(activation, activation, weight, None))
     for path in exclude:
@@ -128,17 +111,15 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
 def batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
     """Yield the path of each batch norm that directly follows a convolution or Linear layer, and the layer's path."""
     for node in graph.graph.nodes:
-        if node.target is _aten.batch_norm.default and node.args[0].target in _PRODUCTS:
+        if node.target is _aten.batch_norm.default and is_product(node.args[0]):
             yield path_of(node), path_of(node.args[0])
+
+
+def is_product(node: fx.Node) -> bool:
+    """Return whether an exported node is a Linear layer or a convolution of any kind."""
+    return str(node.target).startswith(("aten.linear.", "aten.conv"))
 
 
 def _is_int8(product: fx.Node) -> bool:
     """Return whether both factors of a product are dequantized values."""
     return all(isinstance(factor, fx.Node) and factor.target in _DEQUANTIZE for factor in product.args[:2])
-
-
-def path_of(node: fx.Node) -> str:
-    """Return the path of the module that called an operation."""
-    stack: Mapping[str, tuple[str, object]] = node.meta["nn_module_stack"]
-    path, _ = list(stack.values())[-1]
-    return path

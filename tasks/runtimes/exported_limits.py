@@ -7,8 +7,5 @@ from tasks.quantize.spec import limit
 EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions needed to export a model to ONNX
 OTHER_METHOD = 'it does not support the "{method}" method'
 _TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
-LIMITS = (
-    limit("activations", "float", "dynamic-per-tensor", "static", reason=OTHER_METHOD),
-    limit("memory_format", "contiguous", reason=_TORCHS_OWN),
-    limit("onednn", True, reason=_TORCHS_OWN),
-)
+WITHOUT_TORCH = (limit("memory_format", "contiguous", reason=_TORCHS_OWN), limit("onednn", True, reason=_TORCHS_OWN))
+LIMITS = (limit("activations", "float", "dynamic-per-tensor", "static", reason=OTHER_METHOD), *WITHOUT_TORCH)

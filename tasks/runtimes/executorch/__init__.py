@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from tasks.quantize.spec import limit
 from tasks.runtimes.base import Maker, Opener, Runtime
+from tasks.runtimes.exported_limits import OTHER_METHOD, WITHOUT_TORCH
 
-_TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
+_PER_ROW = 'its dynamic kernels use one range per row: use the "dynamic-per-row" method'
 
 
 class ExecuTorch(Runtime):
-    """The exported model as an ExecuTorch program, quantized with torchao's PT2E and lowered to XNNPACK.
-
-    Nodes that XNNPACK does not take run in ExecuTorch's portable kernels, which are slow and compute in float.
-    """
+    """The exported model as an ExecuTorch program, quantized with torchao's PT2E and lowered to XNNPACK."""
 
     extra = "executorch"
     distributions = ("executorch", "torch", "torchao")
     limits = (
         limit("weights", "int8", reason="its kernels for quantized layers need int8 weights"),
-        limit(
-            "activations",
-            "float",
-            "static",
-            "dynamic-per-row",
-            reason='its dynamic kernels use one range per row: use the "dynamic-per-row" method',
-        ),
-        limit("arithmetic", "float32", reason='it does not support the "{method}" method'),
-        limit("memory_format", "contiguous", reason=_TORCHS_OWN),
-        limit("onednn", True, reason=_TORCHS_OWN),
+        limit("activations", "float", "static", "dynamic-per-row", reason=_PER_ROW),
+        limit("arithmetic", "float32", reason=OTHER_METHOD),
+        *WITHOUT_TORCH,
     )
     caution = (
         "ExecuTorch's Python package needs torch, but does not declare it. The file also runs on Arm processors; its "
@@ -39,8 +30,10 @@ import torch
 from executorch.extension.pybindings import _C
 
 _C._unsafe_reset_threadpool(1)  # by default, XNNPACK uses a thread for each processor
-method = _C._load_program("{{ m.model.file }}").load_method("forward")
-# ExecuTorch misreads tensors in the channels-last memory format.
+program = _C._load_program("{{ m.model.file }}")
+method = program.load_method("forward")
+# ExecuTorch does not check axes of fixed length: program.load_method("lengths")(()) returns the lengths, and 0 for
+# axes that may vary. It also misreads tensors in the channels-last memory format.
 inputs = [{{ m.model.inputs | map(attribute="name") | join(", ") }}]
 outputs = method([tensor.contiguous() for tensor in inputs])
 """

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 from torch.nn.modules.rnn import RNNBase
 
@@ -16,20 +16,16 @@ from tasks.data.outputs import Call, distance, finite_outputs, worst
 from tasks.data.sections import BATCH
 from tasks.environment.libraries import contained
 from tasks.quantize.base import Trained, converter_of
-from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized, unnamed
-from tasks.quantize.export import forget_decompositions, open_shapes, opened
+from tasks.quantize.coverage import cover_products, excluded_modules, nothing_quantized
+from tasks.quantize.export import forget_decompositions, open_shapes, opened, path_of
 from tasks.quantize.source import ModelSource, refusing
-from tasks.quantize.pt2e import path_of
-from tasks.quantize.spec import EVERY, Spec
+from tasks.quantize.spec import Spec
 from tasks.quantize.trained import Rounded
 from tasks.runtimes.base import Made, Maker
-from tasks.runtimes.executorch.open import MODEL, open_program
-from tasks.values.refs import ModuleCoverage
+from tasks.runtimes.executorch.open import LARGEST, LENGTHS, MODEL, open_program
 
-# ExecuTorch plans memory for the largest length of each axis. An axis without a bound would be as long as the example.
-LARGEST = 256
 _HINT = "Remove executorch from the recipe's `runtimes`."
-# In a quantized graph, an int8 product is a float product of dequantized values. These are the positions of its factors.
+# Positions of the factors of each product. An int8 product is a float product of dequantized values.
 _FACTORS = {"convolution": (0, 1), "linear": (0, 1), "mm": (0, 1), "addmm": (1, 2), "embedding": (0,)}
 
 Axes: TypeAlias = Mapping[str, Mapping[int, str]]
@@ -41,30 +37,16 @@ class ExecuTorchMaker(Maker):
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
         """Quantize and lower the model, and compare the program's outputs with the module's outputs."""
         model = source.float_model()
-        excluded = excluded_modules(model, spec.exclude)
+        excluded, axes = excluded_modules(model, spec.exclude), _axes(model, source)
         with contained():
-            axes = _axes(model, source)
             quantized = _quantized(source, spec, excluded, axes)
-            lowered = _lower(_export(quantized.model, source, axes))
-            with refusing("ExecuTorch cannot write the model", _HINT):
-                (folder / MODEL).write_bytes(lowered.to_executorch().buffer)
-        products = list(_products(lowered.exported_program().graph_module))
+            lowered, content = _lower(_export(quantized.model, source, axes), _lengths(source, axes))
+        (folder / MODEL).write_bytes(content)
+        products = list(_products(lowered))
         int8 = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
-
-        def why_float(leaf: ModuleCoverage) -> str:
-            head = quantized.folded.get(leaf.module, leaf.module)
-            if spec.why_float or head in int8:
-                return spec.why_float
-            if not excluded.isdisjoint((leaf.module, head)):
-                return "excluded by the recipe"
-            if EVERY not in spec.layers and leaf.type not in spec.layers:
-                return unnamed(leaf.type)
-            return f"XNNPACK has no int8 kernel for this {leaf.type}"
-
-        coverage = cover(leaves_of(model), why_float)
-        found = {leaf.type for leaf in coverage if leaf.quantized}
-        if spec.layers and (not int8 or ("Embedding" in spec.layers and "Embedding" not in found)):
-            raise nothing_quantized(spec, coverage, "embedding" if int8 else "module")
+        coverage = cover_products(model, spec, int8, quantized.folded, "XNNPACK has no int8 kernel for this {type}")
+        if "Embedding" in spec.layers:
+            raise nothing_quantized(spec, [leaf for leaf in coverage if leaf.type == "Embedding"], "embedding")
         reference = quantized.model if spec.training is not None else model
         _refuse_other(open_program(folder / MODEL, 1), quantized.model, reference, source, spec)
         return Made(size_bytes=(folder / MODEL).stat().st_size, coverage=coverage, notes=tuple(_notes(model, source)))
@@ -79,17 +61,13 @@ def _refuse_other(program: Call, quantized: nn.Module, reference: nn.Module, sou
     exact, module, found = (
         finite_outputs(call, source.example_inputs, spec.name) for call in (reference, quantized, program)
     )
-    shapes = [[output.shape for output in outputs] for outputs in (exact, found)]
-    allowed = spec.tolerance + worst(*map(distance, module, exact))
-    if shapes[0] != shapes[1] or not (off := worst(*map(distance, found, exact))) <= allowed:
-        amount = f"differ by {off:.1%} of their range" if shapes[0] == shapes[1] else "have other shapes"
-        raise QuantizationError(
-            f'The outputs of the model changed after lowering to ExecuTorch with recipe "{spec.name}": they {amount}.',
-            hint=_HINT,
-        )
+    off = worst(*map(distance, found, exact))
+    if not off <= spec.tolerance + worst(*map(distance, module, exact)):
+        message = f'With recipe "{spec.name}", the ExecuTorch program and the model differ by {off:.1%} of the range.'
+        raise QuantizationError(message, hint=_HINT)
 
 
-def _quantized(source: ModelSource, spec: Spec, excluded: Collection[str], axes: Axes) -> Trained:
+def _quantized(source: ModelSource, spec: Spec, excluded: frozenset[str], axes: Axes) -> Trained:
     """Return the float, calibrated or fine-tuned module, and the layers into which batch norms were folded."""
     if spec.training is not None:
         trained = converter_of(spec).train(spec, source)
@@ -125,7 +103,7 @@ def _axes(model: nn.Module, source: ModelSource) -> Axes:
     if not _recurrent(model):
         return source.axes
     return {
-        name: {axis: length for axis, length in axes.items() if length == BATCH} for name, axes in source.axes.items()
+        name: {axis: BATCH for axis, length in axes.items() if length == BATCH} for name, axes in source.axes.items()
     }
 
 
@@ -135,29 +113,38 @@ def _recurrent(model: nn.Module) -> str:
 
 def _notes(model: nn.Module, source: ModelSource) -> Iterator[str]:
     """Yield notes about the axes of fixed length."""
-    dynamic = {length for axes in _axes(model, source).values() for length in axes.values()}
-    for name, axes in source.axes.items():
+    for name, axes in source.axes.items() if _recurrent(model) else ():
         for axis, length in axes.items():
-            if length not in dynamic:
-                dynamic.add(length)
-                steps = source.example_inputs[name].shape[axis]
-                yield f"{length} is fixed at {steps}, because ExecuTorch unrolls the model's {_recurrent(model)}"
+            if length != BATCH:
+                fixed = f"the axis {length} of {name} has length {source.example_inputs[name].shape[axis]}"
+                yield f"{fixed}, because ExecuTorch unrolls {_recurrent(model)}"
 
 
-def _lower(program: ExportedProgram) -> Any:
-    """Lower a program; all nodes that XNNPACK supports become calls of XNNPACK."""
+def _lengths(source: ModelSource, axes: Axes) -> Tensor:
+    """Return a row for each input: the lengths of its axes, or 0 for a dynamic length."""
+    rows = [
+        torch.tensor([0 if axis in axes.get(name, {}) else length for axis, length in enumerate(tensor.shape)])
+        for name, tensor in source.example_inputs.items()
+    ]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _lower(program: ExportedProgram, lengths: Tensor) -> tuple[fx.GraphModule, bytes]:
+    """Turn all nodes that XNNPACK supports into calls of XNNPACK; return the graph, and the program as bytes."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
+    methods = {LENGTHS: lengths}
     with refusing("ExecuTorch cannot lower the model", _HINT):
-        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-    # Lowering traces the graph again, and torch narrows axes to lengths for which it would choose the same kernels as
-    # for the example: without this, a convolution's batch of 2 would limit all batches to 15.
-    for node in lowered.exported_program().graph.nodes:
-        for size in getattr(node.meta.get("val"), "shape", ()):
-            if isinstance(size, torch.SymInt):
-                size.node.shape_env.var_to_range.update(program.range_constraints)
-    return lowered
+        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], constant_methods=methods)
+        graph: fx.GraphModule = lowered.exported_program().graph_module
+        # Lowering traces the graph again, and torch narrows axes to lengths for which it would choose the same kernels
+        # as for the example: without this, a convolution's batch of 2 would limit all batches to 15.
+        for node in graph.graph.nodes:
+            for size in getattr(node.meta.get("val"), "shape", ()):
+                if isinstance(size, torch.SymInt) and size.node.shape_env is not None:
+                    size.node.shape_env.var_to_range.update(program.range_constraints)
+        return graph, lowered.to_executorch().buffer
 
 
 def _products(graph: fx.GraphModule, delegated: bool = False) -> Iterator[tuple[str, bool]]:

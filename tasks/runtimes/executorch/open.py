@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Lock, local
 from typing import Any
 
-import torch
+import torch  # noqa: F401 - loads the libraries that the bindings need
 from executorch.extension.pybindings import _C
 from torch import Tensor
 
@@ -23,11 +23,15 @@ from tasks.runtimes.base import CandidateFiles, Opened, Opener
 from tasks.values.proofs import Arithmetic, Operator
 
 MODEL = "model.pte"
-_KERNEL = re.compile(r"(.*?)(?: #(\d+))?$")  # XNNPACK numbers the kernels of a kind within a delegate
-# XNNPACK names the types of kernels with weights: QC8 for static, and QDU8 for dynamic int8. Other kernels may have names
-# without a type, and then it is unknown whether they compute in int8.
+LENGTHS = "lengths"  # name of the method that returns the lengths of the inputs' axes, and 0 for dynamic lengths
+# ExecuTorch plans memory for the largest length of an axis. An axis without a bound could be as long as the example.
+LARGEST = 256
+_KERNEL = re.compile(r"(.+?)(?: #(\d+))?$")  # XNNPACK numbers the kernels of a kind within a delegate
+# XNNPACK names the type of a kernel with weights: QC8 for static, and QDU8 for dynamic int8. If another kernel's
+# name lacks the type, it is unknown whether the kernel computes in int8.
 _INT8, _FLOAT = re.compile(r"\bQ(?:[SCUP]|DU?)8\b"), re.compile(r"\b[FB]F?(?:16|32)")
 _CONVERT = re.compile(r"^Convert|quantize")
+_LOADING = Lock()
 _PORTABLE = "native_call_"  # prefix of the events that time a portable kernel
 _COPIES = re.compile(r"_copy\b|embedding|\bcat\b")
 
@@ -59,22 +63,27 @@ def open_program(path: Path, threads: int, notes: Sequence[str] = ()) -> Callabl
     with contained():  # the library prints its decisions about threads
         if _C._threadpool_get_thread_count() != threads:
             _C._unsafe_reset_threadpool(threads)
-        methods = _Methods(_C._load_program(str(path)))
+        program = _C._load_program(str(path))
+        methods = _Methods(program)
+        lengths = program.load_method(LENGTHS)(())[0].tolist()
+    # If one axis of an input is dynamic, ExecuTorch checks the number of elements, but not the lengths of other axes.
+    fixed = [(index, axis, (length,)) for index, row in enumerate(lengths) for axis, length in enumerate(row) if length]
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-        # ExecuTorch reads tensors in the channels-last memory format as if they were contiguous.
-        arguments = [tensor.contiguous() for tensor in inputs]
-        try:
-            return tuple(methods.mine(arguments))
-        except RuntimeError as error:
-            shapes, largest = [list(tensor.shape) for tensor in arguments], methods.largest()
-            if shapes == largest:
-                raise
-            raise MeasurementError(
-                f"ExecuTorch refuses inputs of the shapes {shapes}: the program takes at most {largest}"
-                f"{''.join(f'; {note}' for note in notes)}.",
-                hint="Use shapes within these bounds, or another runtime.",
-            ) from error
+        cause: RuntimeError | None = None
+        if all(inputs[index].shape[axis : axis + 1] == length for index, axis, length in fixed):
+            try:
+                # ExecuTorch reads tensors in the channels-last memory format as if they were contiguous.
+                return tuple(methods.mine([tensor.contiguous() for tensor in inputs]))
+            except RuntimeError as error:
+                cause = error
+        shapes = [list(tensor.shape) for tensor in inputs]
+        taken = [[length or "any" for length in row[: len(shape)]] for row, shape in zip(lengths, shapes, strict=True)]
+        raise MeasurementError(
+            f"the ExecuTorch program takes inputs of the shapes {taken}, but not {shapes}"
+            f"{''.join(f'; {note}' for note in notes)}.",
+            hint=f"Evaluate and benchmark the same lengths, with at most {LARGEST} rows, or use another runtime.",
+        ) from cause
 
     return call
 
@@ -82,16 +91,9 @@ def open_program(path: Path, threads: int, notes: Sequence[str] = ()) -> Callabl
 class _Methods(local):
     """A loaded method for each thread, because simultaneous calls of one method would share its buffers."""
 
-    loading = Lock()
-
     def __init__(self, program: Any) -> None:
-        with self.loading:
+        with _LOADING:
             self.mine = program.load_method("forward")
-
-    def largest(self) -> list[list[int]]:
-        """Return the inputs' shapes, with the largest length of each dynamic axis."""
-        meta = self.mine.method_meta()
-        return [list(meta.input_tensor_meta(index).sizes()) for index in range(meta.num_inputs())]
 
 
 def _operators(trace: bytes, calls: int) -> Iterator[Operator]:
@@ -101,12 +103,10 @@ def _operators(trace: bytes, calls: int) -> Iterator[Operator]:
     seconds: defaultdict[tuple[str, str, Arithmetic], float] = defaultdict(float)
     runs = deserialize_from_etdump_flatcc(trace).run_data
     for event in (event.profile_event for run in runs for event in run.events or ()):
-        if event is None:
-            continue
-        kernel, name = event.delegate_debug_id_str or "", event.name or ""
-        if kernel and (match := _KERNEL.match(kernel)):
+        name = (event and event.name) or ""
+        if event and (match := _KERNEL.match(event.delegate_debug_id_str or "")):
             key = f"delegate_{event.instruction_id}_{match[2]}", f"XNNPACK {match[1]}", _arithmetic(match[1])
-        elif name.startswith(_PORTABLE):
+        elif event and name.startswith(_PORTABLE):
             kind = name.removeprefix(_PORTABLE)
             arithmetic: Arithmetic = "other" if _COPIES.search(kind) else "float"
             key = f"operator_{event.instruction_id}", f"portable {kind}", arithmetic

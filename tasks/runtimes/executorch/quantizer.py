@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import torch
@@ -14,45 +13,57 @@ from torch import fx
 from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
 
 from tasks.quantize.base import Trained
-from tasks.quantize.pt2e import LEAST_SCALE, OBSERVERS, batch_norms, quantize_graph
+from tasks.quantize.pt2e import LEAST_SCALE, OBSERVERS, batch_norms, is_product, quantize_graph
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 
-_PRODUCTS = (torch.ops.aten.linear.default, torch.ops.aten.conv1d.default, torch.ops.aten.conv2d.default)
+_aten = torch.ops.aten
 
 
-def quantize(graph: fx.GraphModule, spec: Spec, source: ModelSource, excluded: Collection[str]) -> Trained:
+class _Quantizer(XNNPACKQuantizer):  # type: ignore[misc]
+    """XNNPACK's quantizer without a defect: it makes constants float that are added to integers, such as positions."""
+
+    def transform_for_annotation(self, model: fx.GraphModule) -> fx.GraphModule:
+        """Use operators with scalars for integers; the base class replaces only the scalars of the other operators."""
+        scalar = {_aten.add.Tensor: _aten.add.Scalar, _aten.mul.Tensor: _aten.mul.Scalar}
+        for node in model.graph.nodes:
+            is_integer = node.target in scalar and not node.meta["val"].is_floating_point()
+            if is_integer and not isinstance(node.args[1], fx.Node):
+                node.target = scalar[node.target]
+        return super().transform_for_annotation(model)  # type: ignore[no-any-return]
+
+
+def quantize(graph: fx.GraphModule, spec: Spec, source: ModelSource, excluded: frozenset[str]) -> Trained:
     """Quantize the complete graph statically, or its Linear layers dynamically."""
     _name_owners(graph)
-    folded = dict(batch_norms(graph))
+    folded = dict(batch_norms(graph))  # conversion folds them in place
     return Trained(quantize_graph(graph, _quantizer(spec, excluded), source, spec.calibration), folded)
 
 
-def _quantizer(spec: Spec, excluded: Collection[str]) -> XNNPACKQuantizer:
+def _quantizer(spec: Spec, excluded: frozenset[str]) -> _Quantizer:
     is_per_channel, is_dynamic = "channel" in spec.granularities, "static" not in spec.activations
     configuration = get_symmetric_quantization_config(is_per_channel=is_per_channel, is_dynamic=is_dynamic)
     observer = PerChannelMinMaxObserver if is_per_channel else MinMaxObserver
     weight = replace(configuration.weight, observer_or_fake_quant_ctr=observer.with_args(eps=LEAST_SCALE))
     configuration = replace(configuration, weight=weight)
-    quantizer = XNNPACKQuantizer()
+    quantizer = _Quantizer()
     if spec.calibration is not None:
         observer = OBSERVERS[spec.calibration.observer].with_args(eps=LEAST_SCALE)
         activation = replace(configuration.input_activation, observer_or_fake_quant_ctr=observer)
         quantizer.set_global(replace(configuration, input_activation=activation, output_activation=activation))
     elif "Linear" in spec.layers:
-        quantizer.set_operator_type(torch.ops.aten.linear.default, configuration)
-    quantizer.set_filter_function(lambda node: excluded.isdisjoint(path for path, _ in _stack(node).values()))
+        quantizer.set_operator_type(_aten.linear.default, configuration)
+    quantizer.set_filter_function(lambda node: excluded.isdisjoint(_paths(node)))
     return quantizer
 
 
-def _stack(node: fx.Node) -> dict[str, tuple[str, object]]:
-    return node.meta.get("nn_module_stack") or {}
+def _paths(node: fx.Node) -> list[str]:
+    return [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
 
 
 def _name_owners(graph: fx.GraphModule) -> None:
     """Attribute products to the modules whose weights they use, such as ``out_proj``, which attention never calls."""
-    for node in graph.graph.nodes:
-        if node.target in _PRODUCTS and isinstance(weight := node.args[1], fx.Node) and weight.op == "get_attr":
-            path, stack = str(weight.target).rpartition(".")[0], _stack(node)
-            if path and path not in {known for known, _ in stack.values()}:
-                node.meta["nn_module_stack"] = {**stack, path: (path, None)}
+    for node in filter(is_product, graph.graph.nodes):
+        owner = str(node.args[1].target).rpartition(".")[0] if node.args[1].op == "get_attr" else ""
+        if owner and owner not in _paths(node):
+            node.meta["nn_module_stack"] = {**node.meta["nn_module_stack"], owner: (owner, "")}
