@@ -21,8 +21,8 @@ class ExecuTorch(Runtime):
         *WITHOUT_TORCH,
     )
     caution = (
-        "ExecuTorch's Python package needs torch, but does not declare it. The file also runs on Arm processors; its "
-        "speed was measured on x86-64."
+        "ExecuTorch's Python package needs torch, but does not declare it. ExecuTorch also runs the file on Arm "
+        "processors, but its speed was measured on x86-64."
     )
     usage = """\
 # pip install torch=={{ m.versions.torch }} && pip install --no-deps executorch=={{ m.versions.executorch }}

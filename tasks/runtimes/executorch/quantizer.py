@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
-    XNNPACKQuantizer,
-    get_symmetric_quantization_config,
-)
+from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
 from torch import fx
 from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
 
@@ -20,7 +17,7 @@ from tasks.quantize.spec import Spec
 _aten = torch.ops.aten
 
 
-class _Quantizer(XNNPACKQuantizer):  # type: ignore[misc]
+class _Quantizer(xnnpack.XNNPACKQuantizer):  # type: ignore[misc]
     """XNNPACK's quantizer without a defect: it makes constants float that are added to integers, such as positions."""
 
     def transform_for_annotation(self, model: fx.GraphModule) -> fx.GraphModule:
@@ -42,7 +39,7 @@ def quantize(graph: fx.GraphModule, spec: Spec, source: ModelSource, excluded: f
 
 def _quantizer(spec: Spec, excluded: frozenset[str]) -> _Quantizer:
     is_per_channel, is_dynamic = "channel" in spec.granularities, "static" not in spec.activations
-    configuration = get_symmetric_quantization_config(is_per_channel=is_per_channel, is_dynamic=is_dynamic)
+    configuration = xnnpack.get_symmetric_quantization_config(is_per_channel=is_per_channel, is_dynamic=is_dynamic)
     observer = PerChannelMinMaxObserver if is_per_channel else MinMaxObserver
     weight = replace(configuration.weight, observer_or_fake_quant_ctr=observer.with_args(eps=LEAST_SCALE))
     configuration = replace(configuration, weight=weight)

@@ -27,28 +27,15 @@ from tests.tasks import pipeline
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.publish.conftest import Made
 from tests.tasks.runtimes.conftest import MakeJob
+from tests.tasks.runtimes.test_exported import ATTENTION, left_float
 
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("executorch") is None, reason="the executorch extra is not installed"),
+]
 RUNTIME = "executorch"
 STATIC = {"method": "static", "calibration_batches": 2, "calibration_batch_size": 8}
 ROWS = {"method": "dynamic-per-row"}
-ATTENTION = """
-from torch import nn
-
-class Attention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.head = nn.Linear(1, 8), nn.Linear(8, 2)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
-    def forward(self, rows):
-        steps = self.embed(rows.unsqueeze(-1))
-        return self.head(self.attention(steps, steps, steps)[0].mean(1))
-"""
-
-
-@pytest.fixture(autouse=True)
-def _installed(request: pytest.FixtureRequest) -> None:
-    if find_spec(RUNTIME) is None and "slow" in request.keywords:
-        pytest.skip("the executorch extra is not installed")
 
 
 def recipe(**keys: Any) -> dict[str, Any]:
@@ -59,18 +46,12 @@ def built(job: Job[Workload], store: ArtifactStore) -> CandidateRef:
     return pipeline.build(job, "tried", RUNTIME, store)
 
 
-def left_float(candidate: CandidateRef) -> dict[str, str]:
-    return {module.module: module.reason for module in candidate.coverage if not module.quantized}
-
-
 def off(job: Job[Workload], candidate: CandidateRef, store: ArtifactStore, *inputs: Tensor) -> float:
     """The largest distance of the candidate's outputs from the float model's in torch."""
     reference = pipeline.opened(pipeline.build(job, "float", "eager", store), store)
     with torch.inference_mode():
-        found, expected = (
-            tensors_of(model(*inputs)) for model in (pipeline.opened(candidate, store), reference)
-        )  # fmt: skip
-    return max(map(distance, found, expected))
+        found, expected = pipeline.opened(candidate, store)(*inputs), reference(*inputs)
+    return max(map(distance, tensors_of(found), tensors_of(expected)))
 
 
 def pictures(count: int) -> Tensor:
@@ -107,7 +88,6 @@ def test_a_recipe_is_refused_in_one_line_or_not_at_all(keys: dict[str, Any], rea
     ],
     ids=["float", "static", "per-tensor", "per-row", "qat"],
 )
-@pytest.mark.slow
 def test_outputs_are_near_torchs_for_any_number_of_images(
     images: MakeJob, store: ArtifactStore, keys: dict[str, Any], least: float, most: float
 ) -> None:
@@ -117,17 +97,13 @@ def test_outputs_are_near_torchs_for_any_number_of_images(
     if keys["method"] in ("static", "qat"):
         assert floats == {}
     elif keys is ROWS:
-        assert floats == {
-            **dict.fromkeys(("conv1", "conv2"), "the recipe does not name the type Conv2d"),
-            **dict.fromkeys(("bn1", "bn2"), "the recipe does not name the type BatchNorm2d"),
-        }
+        assert set(floats) == {"conv1", "bn1", "conv2", "bn2"}
     for count in (1, 2, 40):  # lowering a convolution that was traced with two images would allow 15
         assert least <= off(job, candidate, store, pictures(count)) <= most
     with pytest.raises(MeasurementError, match=r"shapes \[\['any', 3, 16, 16\]\], but not \[\[300, 3, 16, 16\]\]"):
         pipeline.opened(candidate, store)(pictures(300))
 
 
-@pytest.mark.slow
 def test_channels_last_images_and_simultaneous_calls_give_the_same_outputs(
     images: MakeJob, store: ArtifactStore
 ) -> None:
@@ -139,13 +115,11 @@ def test_channels_last_images_and_simultaneous_calls_give_the_same_outputs(
     assert all(map(torch.equal, found, expected))
 
 
-@pytest.mark.slow
 def test_excluded_layers_stay_float_with_the_norms_folded_into_them(images: MakeJob, store: ArtifactStore) -> None:
     candidate = built(images(recipe(**STATIC, exclude=["conv2"]), network="Residual"), store)
     assert left_float(candidate) == dict.fromkeys(("conv2", "bn2"), "excluded by the recipe")
 
 
-@pytest.mark.slow
 def test_products_belong_to_the_modules_whose_weights_they_use(tmp_path: Path) -> None:
     write(tmp_path, CODE + ATTENTION)
     recipes = [{"name": "float", "method": "none"}, recipe(**STATIC | {"calibration_batches": 1})]
@@ -154,7 +128,6 @@ def test_products_belong_to_the_modules_whose_weights_they_use(tmp_path: Path) -
     assert left_float(built(pipeline.job_of(workload, store), store)) == {}
 
 
-@pytest.mark.slow
 def test_a_recurrent_model_takes_one_length_and_leaves_its_layers_float(words: MakeJob, store: ArtifactStore) -> None:
     job = words(recipe(**ROWS), benchmark={"baseline": "float/eager", "sequence_length": 2})
     candidate = built(job, store)
@@ -171,19 +144,16 @@ def test_a_recurrent_model_takes_one_length_and_leaves_its_layers_float(words: M
         pipeline.opened(candidate, store)(torch.zeros(3, 1, dtype=torch.int64), *torch.zeros(2, 2, 1, 8))
 
 
-@pytest.mark.slow
 def test_what_cannot_be_int8_is_refused(words: MakeJob, images: MakeJob, store: ArtifactStore) -> None:
     with pytest.raises(QuantizationError, match="does not quantize any embedding"):
         built(words(recipe(**ROWS, embedding_bits=8), benchmark={"sequence_length": 1}), store)
-    with pytest.raises(QuantizationError, match='"tried" recipe does not quantize any module') as caught:
+    with pytest.raises(QuantizationError, match=r'"tried" recipe does not quantize any module[^\n]+conv1 \(Conv2d\)'):
         built(images(recipe(**ROWS), network="SharedRelu"), store)
-    assert "conv1 (Conv2d)" in str(caught.value)
     with pytest.raises(QuantizationError, match=r"cannot be exported for ExecuTorch: .") as caught:
         built(images(recipe(method="none"), network="DataDependent"), store)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_program_that_computes_something_else_is_refused(
     images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +167,6 @@ def test_a_program_that_computes_something_else_is_refused(
         built(images(recipe(method="none"), network="rectified"), store)
 
 
-@pytest.mark.slow
 def test_the_event_trace_shows_the_kernels_of_xnnpack_and_the_portable_ones(
     images: MakeJob, store: ArtifactStore
 ) -> None:
@@ -213,7 +182,6 @@ def test_the_event_trace_shows_the_kernels_of_xnnpack_and_the_portable_ones(
         assert not list(doubts_about(operators, candidate.coverage, None, None))
 
 
-@pytest.mark.slow
 def test_one_thread_means_one(images: MakeJob, store: ArtifactStore) -> None:
     folder = CandidateFiles.find(built(images(recipe(method="none")), store), store).folder
     code = (
@@ -229,7 +197,6 @@ def test_one_thread_means_one(images: MakeJob, store: ArtifactStore) -> None:
         assert done.stderr == ""
 
 
-@pytest.mark.slow
 def test_a_bundle_verifies_without_the_exporter_and_its_card_shows_a_program_that_runs(
     images: MakeJob, store: ArtifactStore, tmp_path: Path
 ) -> None:
@@ -245,7 +212,7 @@ def test_a_bundle_verifies_without_the_exporter_and_its_card_shows_a_program_tha
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("good")
     card = (bundle / "MODEL_CARD.md").read_text(encoding="utf-8")
-    assert "The file also runs on Arm processors; its speed was measured on x86-64." in card
+    assert "ExecuTorch also runs the file on Arm processors, but its speed was measured on x86-64." in card
     usage = card.partition("```python\n")[2].partition("```")[0]
     program = f"import torch\nimages = torch.rand(2, 3, 16, 16)\n{usage}\nprint(outputs[0].shape)"
     done = subprocess.run([sys.executable, "-c", program], cwd=bundle, capture_output=True, text=True, check=False)
