@@ -50,12 +50,15 @@ WORD_RECIPES: list[dict[str, Any]] = [
     {"name": "int8-per-row", "method": "dynamic-per-row", "runtimes": ["eager", "aot-inductor"]},
 ]
 IMAGE_RECIPES: list[dict[str, Any]] = [
-    {"name": "float", "method": "none", "runtimes": ["torchscript", "onnxruntime", "openvino", "aot-inductor"]},
+    {
+        "name": "float", "method": "none",
+        "runtimes": ["torchscript", "onnxruntime", "openvino", "aot-inductor", "executorch"],
+    },
     {"name": "float-channels-last", "method": "none", "memory_format": "channels-last", "runtimes": ["torchscript"]},
     {"name": "bfloat16", "method": "cast", "runtimes": ["openvino", "aot-inductor"]},
     {
         "name": "static-int8", "method": "static", "calibration_batches": 2, "calibration_batch_size": 8,
-        "runtimes": ["torchscript", "onnxruntime", "openvino", "aot-inductor"],
+        "runtimes": ["torchscript", "onnxruntime", "openvino", "aot-inductor", "executorch"],
     },
     {
         "name": "static-int8-onednn", "method": "static", "engine": "onednn", "calibration_batches": 2,

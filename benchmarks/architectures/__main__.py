@@ -4,7 +4,7 @@
 
 Makes each architecture small and with random weights, writes the workload file that a user would write, and builds each
 candidate in a process of its own for the architecture, with limits of time and memory. timm is not installed with
-nightquant; without it, its architectures are left out.
+nightquant; without it, its architectures are left out. So is the executorch runtime without its extra.
 
 A cell shows the outcome of a candidate: the largest difference of its outputs from the float model's outputs, as a
 fraction of their range; "refused", with a message below the table; "crashed" for an unforeseen error; "too slow" or
@@ -31,8 +31,10 @@ from pathlib import Path
 from benchmarks.architectures.catalog import Architecture, architectures
 
 ROOT = Path(__file__).parents[2]
-METHODS = ("dynamic", "static")
 RUNTIMES = ("torchscript", "onnxruntime", "openvino")
+# ExecuTorch has its own requirements, so it is tried only where it is installed.
+EXECUTORCH = ("executorch",) if find_spec("executorch") else ()
+METHODS = {"dynamic": RUNTIMES, "dynamic-per-row": EXECUTORCH, "static": (*RUNTIMES, *EXECUTORCH)}
 SECONDS = 120  # for each candidate
 
 
@@ -71,7 +73,9 @@ def write_user_files(architecture: Architecture, folder: Path) -> Path:
     head = f"import torch\nfrom torch import nn\n{architecture.imports}\n"
     (folder / "sweep.py").write_text(head + textwrap.dedent(code), encoding="utf-8")
     recipes = "".join(
-        f'[[recipe]]\nname = "{method}"\nmethod = "{method}"\nruntimes = {json.dumps(RUNTIMES)}\n' for method in METHODS
+        f'[[recipe]]\nname = "{method}"\nmethod = "{method}"\nruntimes = {json.dumps(runtimes)}\n'
+        for method, runtimes in METHODS.items()
+        if runtimes
     )
     document = f"""
     schema_version = 1
@@ -100,7 +104,7 @@ def write_user_files(architecture: Architecture, folder: Path) -> Path:
 
 def run_one(memory_bytes: int, architecture: Architecture) -> tuple[Architecture, list[Outcome]]:
     """Try an architecture in a process of its own; what that did not come to is too slow or crashed."""
-    asked = [(method, runtime) for method in METHODS for runtime in RUNTIMES]
+    asked = [(method, runtime) for method, runtimes in METHODS.items() for runtime in runtimes]
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
         path = write_user_files(architecture, Path(folder))
         words = [sys.executable, "-m", "benchmarks.architectures.candidates", str(path), str(memory_bytes)]
@@ -151,7 +155,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="try only the architectures with these names")
     parser.add_argument("--memory-gb", type=float, default=8.0, help="limit a process to this much memory")
     options = parser.parse_args()
-    names = ("torch", "onnxruntime", "openvino", "nncf", "torchvision", "transformers", "timm")
+    names = ("torch", "onnxruntime", "openvino", "nncf", "executorch", "torchvision", "transformers", "timm")
     installed = [name for name in names if find_spec(name)]
     chosen = [one for one in architectures() if one.family in (*installed, "own")]
     chosen = [one for one in chosen if not options.only or one.name in options.only]

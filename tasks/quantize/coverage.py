@@ -17,7 +17,7 @@ from storage.errors import QuantizationError, did_you_mean
 from tasks.data.outputs import tensors_of
 from tasks.quantize.engine import require_bfloat16
 from tasks.quantize.source import Converted, Converter, ModelSource
-from tasks.quantize.spec import Spec
+from tasks.quantize.spec import EVERY, Spec
 from tasks.values.refs import ModuleCoverage, in_words
 
 
@@ -38,6 +38,29 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
         return leaf.model_copy(update={"quantized": not reason, "reason": reason})
 
     return tuple(map(marked, leaves))
+
+
+def cover_products(
+    model: nn.Module, spec: Spec, int8: Collection[str], folded: Mapping[str, str], lack: str
+) -> tuple[ModuleCoverage, ...]:
+    """Mark the modules in `int8` and those `folded` into them as quantized; raise `QuantizationError` if none are.
+
+    `lack` is the reason given for other modules of types in the spec; it contains ``{type}``.
+    """
+    excluded = excluded_modules(model, spec.exclude)
+
+    def why_float(leaf: ModuleCoverage) -> str:
+        head = folded.get(leaf.module, leaf.module)
+        if spec.why_float or head in int8:
+            return spec.why_float
+        if not excluded.isdisjoint((leaf.module, head)):
+            return "excluded by the recipe"
+        return lack.format(type=leaf.type) if {EVERY, leaf.type} & spec.layers.keys() else unnamed(leaf.type)
+
+    coverage = cover(leaves_of(model), why_float)
+    if spec.layers and not int8:
+        raise nothing_quantized(spec, coverage)
+    return coverage
 
 
 def unnamed(kind: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from inspect import Parameter, signature
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._decomp import global_decomposition_table
 from torch._ops import OpOverload
 from torch.export import Dim, ExportedProgram
@@ -53,17 +53,26 @@ def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
 
 
 def open_shapes(
-    model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
+    model: nn.Module,
+    examples: Mapping[str, Tensor],
+    axes: Mapping[str, Mapping[int, str]],
+    longest: int | None = None,
 ) -> tuple[object, ...]:
-    """Return torch.export's ``dynamic_shapes`` argument for a model and its example inputs."""
+    """Return torch.export's ``dynamic_shapes`` argument; `longest` is the largest length of an axis, if any."""
     names = dict.fromkeys(axis for named in axes.values() for axis in named.values())
-    lengths = {name: Dim(name if name.isidentifier() else f"axis_{index}", min=1) for index, name in enumerate(names)}
+    legal = {name: name if name.isidentifier() else f"axis_{index}" for index, name in enumerate(names)}
+    lengths = {name: Dim(word, min=1, max=longest) for name, word in legal.items()}
     shapes: tuple[object, ...] = tuple(
         {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
     )
     parameters = signature(model.forward).parameters.values()
     is_variadic = any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in parameters)
     return (shapes,) if is_variadic else shapes
+
+
+def path_of(node: fx.Node) -> str:
+    """Return the path of the module that called an operation."""
+    return str(list(node.meta["nn_module_stack"].values())[-1][0])
 
 
 class OneDnnLstm(nn.Module):

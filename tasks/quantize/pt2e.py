@@ -8,22 +8,28 @@ kernels.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import fx
 
 from tasks.environment.libraries import quiet
-from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized
+from tasks.quantize.coverage import cover_products, excluded_modules
 from tasks.quantize.engine import saturates
-from tasks.quantize.export import export
+from tasks.quantize.export import export, path_of
 from tasks.quantize.source import Converted, ModelSource, Trained, calibrate
 from tasks.quantize.spec import Calibration, Spec
-from tasks.values.refs import ModuleCoverage
 
 with quiet():  # importing torchao emits warnings
-    from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, ObserverBase
+    from torchao.quantization.pt2e import (
+        HistogramObserver,
+        MinMaxObserver,
+        MovingAverageMinMaxObserver,
+        ObserverBase,
+        PerChannelMinMaxObserver,
+    )
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-    from torchao.quantization.pt2e.quantizer import QuantizationSpec
+    from torchao.quantization.pt2e.quantizer import QuantizationSpec, Quantizer
     from torchao.quantization.pt2e.quantizer.utils import QuantizationConfig
     from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
         X86InductorQuantizer,
@@ -33,7 +39,9 @@ with quiet():  # importing torchao emits warnings
 _aten, _decomposed = torch.ops.aten, torch.ops.quantized_decomposed
 _PRODUCTS = (_aten.conv1d.default, _aten.conv2d.default, _aten.linear.default)
 _DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
-_OBSERVERS: dict[str, type[ObserverBase]] = {
+# The smallest scale of torch's own observers. Quantizers' default of 2**-12 leaves few bits for weights below 0.03.
+LEAST_SCALE = 2**-23
+OBSERVERS: dict[str, type[ObserverBase]] = {
     "min-max": MinMaxObserver,
     "moving-average": MovingAverageMinMaxObserver,
     "histogram": HistogramObserver,
@@ -47,40 +55,37 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Converted:
     excluded_modules(model, spec.exclude)  # reject unknown names before exporting
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
-    folded = dict(_batch_norms(graph))
-    with torch.no_grad():
-        prepared = prepare_pt2e(graph, _quantizer(calibration, spec.exclude))
-        calibrate(prepared, source, calibration)
-        converted = convert_pt2e(prepared)
+    folded = dict(batch_norms(graph))
+    converted = quantize_graph(graph, _quantizer(calibration, spec.exclude), source, calibration)
     return _covered(converted, spec, source, folded)
+
+
+def quantize_graph(
+    graph: fx.GraphModule, quantizer: Quantizer, source: ModelSource, calibration: Calibration | None
+) -> fx.GraphModule:
+    """Apply a quantizer to an exported graph; without calibration, run only the example inputs."""
+    with torch.no_grad():
+        prepared = prepare_pt2e(graph, quantizer)
+        if calibration is not None:
+            calibrate(prepared, source, calibration)
+        else:
+            prepared(*source.example_inputs.values())
+        return convert_pt2e(prepared)  # type: ignore[no-any-return]
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Converted:
     """Export a fine-tuned model as a quantized graph."""
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
-    return _covered(graph, spec, source, {**dict(_batch_norms(graph)), **trained.folded})
+    return _covered(graph, spec, source, {**dict(batch_norms(graph)), **trained.folded})
 
 
 def _covered(graph: fx.GraphModule, spec: Spec, source: ModelSource, folded: Mapping[str, str]) -> Converted:
     """Determine which modules multiply in int8."""
-    model = source.float_model()
-    excluded = excluded_modules(model, spec.exclude)
-    products = [(_path(node), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS]
+    products = [(path_of(node), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS]
     quantized = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
-
-    def why_float(leaf: ModuleCoverage) -> str:
-        head = folded.get(leaf.module, leaf.module)
-        if head in quantized:
-            return ""
-        if not excluded.isdisjoint((leaf.module, head)):
-            return "excluded by the recipe"
-        return f"Inductor has no int8 kernel for this {leaf.type}"
-
-    coverage = cover(leaves_of(model), why_float)
-    if not quantized:
-        raise nothing_quantized(spec, coverage)
-    return Converted(graph, coverage)
+    lack = "Inductor has no int8 kernel for this {type}"
+    return Converted(graph, cover_products(source.float_model(), spec, quantized, folded, lack))
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:
@@ -88,12 +93,13 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
     highest = 127 if saturates("onednn") else 255
     activation = QuantizationSpec(
         dtype=torch.uint8,
-        observer_or_fake_quant_ctr=_OBSERVERS[calibration.observer].with_args(eps=2**-12),
+        observer_or_fake_quant_ctr=OBSERVERS[calibration.observer].with_args(eps=LEAST_SCALE),
         quant_min=0,
         quant_max=highest,
         qscheme=torch.per_tensor_affine,
     )
-    weight = get_default_x86_inductor_quantization_config().weight
+    observer = PerChannelMinMaxObserver.with_args(eps=LEAST_SCALE)
+    weight = replace(get_default_x86_inductor_quantization_config().weight, observer_or_fake_quant_ctr=observer)
     quantizer = X86InductorQuantizer()
     quantizer.set_global(QuantizationConfig(activation, activation, weight, None))
     for path in exclude:
@@ -101,20 +107,18 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
     return quantizer
 
 
-def _batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
+def batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
     """Yield the path of each batch norm that directly follows a convolution or Linear layer, and the layer's path."""
     for node in graph.graph.nodes:
-        if node.target is _aten.batch_norm.default and node.args[0].target in _PRODUCTS:
-            yield _path(node), _path(node.args[0])
+        if node.target is _aten.batch_norm.default and is_product(node.args[0]):
+            yield path_of(node), path_of(node.args[0])
+
+
+def is_product(node: fx.Node) -> bool:
+    """Return whether an exported node is a Linear layer or a convolution of any kind."""
+    return str(node.target).startswith(("aten.linear.", "aten.conv"))
 
 
 def _is_int8(product: fx.Node) -> bool:
     """Return whether both factors of a product are dequantized values."""
     return all(isinstance(factor, fx.Node) and factor.target in _DEQUANTIZE for factor in product.args[:2])
-
-
-def _path(node: fx.Node) -> str:
-    """Return the path of the module that called an operation."""
-    stack: Mapping[str, tuple[str, object]] = node.meta["nn_module_stack"]
-    path, _ = list(stack.values())[-1]
-    return path

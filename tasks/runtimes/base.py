@@ -34,10 +34,10 @@ _WITH_AVX2 = ("x86", "fbgemm", "onednn")
 EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions needed to export a model to ONNX
 OTHER_METHOD = 'it does not support the "{method}" method'
 _TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
+WITHOUT_TORCH = (limit("memory_format", "contiguous", reason=_TORCHS_OWN), limit("onednn", True, reason=_TORCHS_OWN))
 EXPORTED_LIMITS = (
     limit("activations", "float", "dynamic-per-tensor", "static", reason=OTHER_METHOD),
-    limit("memory_format", "contiguous", reason=_TORCHS_OWN),
-    limit("onednn", True, reason=_TORCHS_OWN),
+    *WITHOUT_TORCH,
 )
 
 

@@ -11,13 +11,12 @@ from typing import ClassVar
 from storage.errors import QuantizationError
 from tasks.data.outputs import finite_outputs
 from tasks.environment.libraries import quiet
-from tasks.quantize.coverage import cover, excluded_modules, leaves_of, nothing_quantized, unnamed
+from tasks.quantize.coverage import cover_products, excluded_modules
 from tasks.quantize.source import ModelSource
-from tasks.quantize.spec import EVERY, Spec
+from tasks.quantize.spec import Spec
 from tasks.runtimes import onnx_model
 from tasks.runtimes.base import CandidateFiles, Made, Maker, Opener
 from tasks.runtimes.onnx_model import FOLDED, KIND, find_or_export
-from tasks.values.refs import ModuleCoverage
 
 
 class ExportedMaker(Maker):
@@ -57,20 +56,8 @@ class ExportedMaker(Maker):
             )
         # A folded module, such as a batch norm, is part of another module's operation in the exported model.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))
-
-        def why_float(leaf: ModuleCoverage) -> str:
-            head = folded.get(leaf.module, leaf.module)
-            if spec.why_float or int8.get(head):
-                return spec.why_float
-            if not excluded.isdisjoint((leaf.module, head)):
-                return "excluded by the recipe"
-            if EVERY not in spec.layers and leaf.type not in spec.layers:
-                return unnamed(leaf.type)
-            return self.left_float.format(type=leaf.type)
-
-        coverage = cover(leaves_of(model), why_float)
-        if spec.layers and not any(int8.values()):
-            raise nothing_quantized(spec, coverage)
+        quantized = {path for path, is_int8 in int8.items() if is_int8}
+        coverage = cover_products(model, spec, quantized, folded, self.left_float)
         opened = self.opener().open(CandidateFiles(folder, {}), 1)
         finite_outputs(opened, source.example_inputs, spec.name)
         size_bytes = sum(path.stat().st_size for path in folder.iterdir())

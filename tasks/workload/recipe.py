@@ -32,6 +32,7 @@ RUNTIMES: Registry[RuntimeTraits] = Registry(
         "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
         "openvino": "tasks.runtimes.openvino:OpenVino",
         "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
+        "executorch": "tasks.runtimes.executorch:ExecuTorch",
     },
 )
 

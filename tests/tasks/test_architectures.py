@@ -1,7 +1,8 @@
-"""Architectures of different kinds, small and with random weights, in int8 on three runtimes; or why not."""
+"""Architectures of different kinds, small and with random weights, in int8 on each runtime; or why not."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.tasks.pipeline import build, evaluate, job_of
 pytestmark = pytest.mark.slow
 
 RUNTIMES = ("torchscript", "onnxruntime", "openvino")
+EXECUTORCH = ("executorch",) if find_spec("executorch") else ()
 PICTURES = """
 import torch
 
@@ -65,6 +67,7 @@ def of_text(folder: Path, kind: str) -> Workload:
     recipes = [
         {"name": "float", "method": "none"},
         {"name": "int8", "method": "dynamic", "runtimes": list(RUNTIMES)},
+        *({"name": "per-row", "method": "dynamic-per-row", "runtimes": [name]} for name in EXECUTORCH),
     ]
     return encoder(folder, recipe=recipes)
 
@@ -73,7 +76,7 @@ def of_pictures(folder: Path, name: str) -> Workload:
     (folder / "own_code.py").write_text(PICTURES, encoding="utf-8")
     recipes = [
         {"name": "float", "method": "none"},
-        {"name": "int8", "method": "static", "runtimes": list(RUNTIMES), "calibration_batches": 1},
+        {"name": "int8", "method": "static", "runtimes": [*RUNTIMES, *EXECUTORCH], "calibration_batches": 1},
     ]
     return own(
         folder,
@@ -95,12 +98,12 @@ def test_an_architecture_becomes_int8_or_is_refused_with_the_reason(tmp_path: Pa
     workload = of_text(tmp_path, name) if name in ENCODERS else of_pictures(tmp_path, name)
     store = ArtifactStore(tmp_path)
     job = job_of(workload, store)
-    for runtime in RUNTIMES:
+    for recipe, runtime in [(each.name, runtime) for each in workload.recipe[1:] for runtime in each.runtimes]:
         why = NOT_DONE.get((name, runtime))
         if why is not None:
             with pytest.raises(NightquantError, match=why):
-                evaluate(job, build(job, "int8", runtime, store), store)
+                evaluate(job, build(job, recipe, runtime, store), store)
             continue
-        candidate = build(job, "int8", runtime, store)
+        candidate = build(job, recipe, runtime, store)
         assert candidate.covered_share > 0
         assert evaluate(job, candidate, store).samples > 0

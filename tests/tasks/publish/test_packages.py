@@ -59,7 +59,11 @@ def test_the_environment_is_listed_with_versions_and_licences(published: Path):
 
 @pytest.mark.parametrize("runtime", [name for name in RUNTIMES if RUNTIMES[name].hands_over])
 def test_a_verification_program_imports_only_the_runtimes_requirements(runtime: str):
-    expected = {"onnxruntime": {"numpy", "onnxruntime"}, "openvino": {"numpy", "openvino"}}
+    expected = {
+        "onnxruntime": {"numpy", "onnxruntime"},
+        "openvino": {"numpy", "openvino"},
+        "executorch": {"executorch", "torch"},
+    }
     nodes = list(ast.walk(ast.parse(checker_source(runtime))))
     names = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
     names += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
 from storage.errors import QuantizationError
+from tasks.data.outputs import distance
 from tasks.quantize import pt2e
 from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.pt2e import quantize_exported
@@ -67,6 +69,26 @@ def test_activations_keep_a_bit_free_where_products_saturate(
     monkeypatch.setattr(pt2e, "saturates", {"onednn": saturates}.get)
     nodes = [node for node in quantized(source_of()).model.graph.nodes if node.target is _quantize]
     assert {node.args[4] for node in nodes} == {highest}
+
+
+@pytest.mark.slow
+def test_small_weights_and_activations_keep_their_bits(source_of: MakeSource) -> None:
+    """Weights and outputs of the first layers are a thousand times smaller, and the next weights as much larger."""
+    source = source_of()
+
+    def scaled() -> nn.Module:
+        model = source.float_model()
+        with torch.no_grad():
+            model.m0.weight /= 1000
+            model.m3.weight *= 1000
+        return model
+
+    inputs, errors = source.example_inputs.values(), []
+    for each in (source, replace(source, float_model=scaled)):
+        with torch.inference_mode():
+            expected, found = each.float_model()(*inputs), quantized(each).model(*inputs)
+        errors.append(distance(found, expected))
+    assert 0 < errors[1] < 2 * errors[0]  # 30 times as large if no scale is below 2**-12
 
 
 @pytest.mark.slow

@@ -1,0 +1,158 @@
+"""Quantize an exported model with torchao's PT2E, lower it to XNNPACK, and determine which products are int8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+from torch.nn.modules.rnn import RNNBase
+
+from storage.errors import QuantizationError
+from tasks.data.outputs import Call, distance, finite_outputs, worst
+from tasks.data.sections import BATCH
+from tasks.environment.libraries import contained
+from tasks.quantize.coverage import cover_products, excluded_modules, nothing_quantized
+from tasks.quantize.export import forget_decompositions, open_shapes, opened, path_of
+from tasks.quantize.source import ModelSource, Trained, converter_of, refusing
+from tasks.quantize.spec import Spec
+from tasks.quantize.trained import Rounded
+from tasks.runtimes.base import Made, Maker
+from tasks.runtimes.executorch.open import LARGEST, LENGTHS, MODEL, open_program
+
+_HINT = "Remove executorch from the recipe's `runtimes`."
+# Positions of the factors of each product. An int8 product is a float product of dequantized values.
+_FACTORS = {"convolution": (0, 1), "linear": (0, 1), "mm": (0, 1), "addmm": (1, 2), "embedding": (0,)}
+
+Axes: TypeAlias = Mapping[str, Mapping[int, str]]
+
+
+class ExecuTorchMaker(Maker):
+    """A maker that quantizes the exported model and writes an ExecuTorch program."""
+
+    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
+        """Quantize and lower the model, and compare the program's outputs with the module's outputs."""
+        model = source.float_model()
+        excluded, axes = excluded_modules(model, spec.exclude), _axes(model, source)
+        with contained():
+            quantized = _quantized(source, spec, excluded, axes)
+            lowered, content = _lower(_export(quantized.model, source, axes), _lengths(source, axes))
+        (folder / MODEL).write_bytes(content)
+        products = list(_products(lowered))
+        int8 = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
+        coverage = cover_products(model, spec, int8, quantized.folded, "XNNPACK has no int8 kernel for this {type}")
+        if "Embedding" in spec.layers:
+            raise nothing_quantized(spec, [leaf for leaf in coverage if leaf.type == "Embedding"], "embedding")
+        reference = quantized.model if spec.training is not None else model
+        _refuse_other(open_program(folder / MODEL, 1), quantized.model, reference, source, spec)
+        return Made(size_bytes=(folder / MODEL).stat().st_size, coverage=coverage, notes=tuple(_notes(model, source)))
+
+
+def _refuse_other(program: Call, quantized: nn.Module, reference: nn.Module, source: ModelSource, spec: Spec) -> None:
+    """Raise `QuantizationError` if the program is further from the reference than the quantized module is.
+
+    The program need not be near the module: XNNPACK rounds at other points, the differences grow from layer to layer,
+    and its dynamic ranges are finer than the module's.
+    """
+    exact, module, found = (
+        finite_outputs(call, source.example_inputs, spec.name) for call in (reference, quantized, program)
+    )
+    off = worst(*map(distance, found, exact))
+    if not off <= spec.tolerance + worst(*map(distance, module, exact)):
+        message = f'With recipe "{spec.name}", the ExecuTorch program and the model differ by {off:.1%} of the range.'
+        raise QuantizationError(message, hint=_HINT)
+
+
+def _quantized(source: ModelSource, spec: Spec, excluded: frozenset[str], axes: Axes) -> Trained:
+    """Return the float, calibrated or fine-tuned module, and the layers into which batch norms were folded."""
+    if spec.training is not None:
+        trained = converter_of(spec).train(spec, source)
+        for module in trained.model.modules():
+            if isinstance(module, Rounded):  # XNNPACK has kernels for signed activations only
+                scale, zero_point, *_ = module.step
+                module.step = scale, zero_point - 128, -128, 127, torch.int8
+        return trained
+    if not spec.layers:
+        return Trained(source.float_model(), {})
+    from tasks.runtimes.executorch.quantizer import quantize  # torchao takes seconds to import
+
+    graph = _export(source.float_model(), source, axes).module()
+    assert isinstance(graph, fx.GraphModule)
+    return quantize(graph, spec, source, excluded)
+
+
+def _export(model: nn.Module, source: ModelSource, axes: Axes) -> ExportedProgram:
+    """Export a model; the axes in `axes` stay dynamic, up to `LARGEST`."""
+    inputs = opened(source.example_inputs, axes)
+    forget_decompositions()
+    hint = f"Rewrite the code named in the message. {_HINT}"
+    with refusing("The model cannot be exported for ExecuTorch", hint), torch.no_grad():
+        return torch.export.export(
+            model,
+            tuple(tensor.contiguous() for tensor in inputs.values()),
+            dynamic_shapes=open_shapes(model, inputs, axes, LARGEST),
+        )
+
+
+def _axes(model: nn.Module, source: ModelSource) -> Axes:
+    """Return the axes that stay dynamic: only the rows if the model has recurrent layers, which are unrolled."""
+    if not _recurrent(model):
+        return source.axes
+    return {
+        name: {axis: BATCH for axis, length in axes.items() if length == BATCH} for name, axes in source.axes.items()
+    }
+
+
+def _recurrent(model: nn.Module) -> str:
+    return ", ".join(sorted({type(part).__name__ for part in model.modules() if isinstance(part, RNNBase)}))
+
+
+def _notes(model: nn.Module, source: ModelSource) -> Iterator[str]:
+    """Yield notes about the axes of fixed length."""
+    for name, axes in source.axes.items() if _recurrent(model) else ():
+        for axis, length in axes.items():
+            if length != BATCH:
+                fixed = f"the axis {length} of {name} has length {source.example_inputs[name].shape[axis]}"
+                yield f"{fixed}, because ExecuTorch unrolls {_recurrent(model)}"
+
+
+def _lengths(source: ModelSource, axes: Axes) -> Tensor:
+    """Return a row for each input: the lengths of its axes, or 0 for a dynamic length."""
+    rows = [
+        torch.tensor([0 if axis in axes.get(name, {}) else length for axis, length in enumerate(tensor.shape)])
+        for name, tensor in source.example_inputs.items()
+    ]
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def _lower(program: ExportedProgram, lengths: Tensor) -> tuple[fx.GraphModule, bytes]:
+    """Turn all nodes that XNNPACK supports into calls of XNNPACK; return the graph, and the program as bytes."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    methods = {LENGTHS: lengths}
+    with refusing("ExecuTorch cannot lower the model", _HINT):
+        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], constant_methods=methods)
+        graph: fx.GraphModule = lowered.exported_program().graph_module
+        # Lowering traces the graph again, and torch narrows axes to lengths for which it would choose the same kernels
+        # as for the example: without this, a convolution's batch of 2 would limit all batches to 15.
+        for node in graph.graph.nodes:
+            for size in getattr(node.meta.get("val"), "shape", ()):
+                if isinstance(size, torch.SymInt) and size.node.shape_env is not None:
+                    size.node.shape_env.var_to_range.update(program.range_constraints)
+        return graph, lowered.to_executorch().buffer
+
+
+def _products(graph: fx.GraphModule, delegated: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield the module path of each operation with weights, and whether XNNPACK computes it in int8."""
+    for _, part in graph.named_children():
+        if (program := getattr(part, "original_module", None)) is not None:
+            yield from _products(program.graph_module, delegated=True)
+    for node in graph.graph.nodes:
+        kind = str(getattr(node.target, "_op", node.target)).split(".")[-2:][0] if node.op == "call_function" else ""
+        if kind in _FACTORS:
+            factors = [node.args[index] for index in _FACTORS[kind]]
+            yield path_of(node), delegated and all("dequantize" in str(factor.target) for factor in factors)
