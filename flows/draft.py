@@ -96,7 +96,8 @@ def _module(request: Asked) -> JsonObject:
         features = [name for name, numbers in columns.items() if numbers and name != request.target]
         data = _table(request, columns) | {"features": features, "target": request.target}
     elif re.match(REFERENCE, request.data):
-        data = {"kind": "factory", "factory": request.data} | ({"collate": request.collate} if request.collate else {})
+        data = {"kind": "factory", "factory": request.data, "files": []}
+        data |= {"collate": request.collate} if request.collate else {}
     else:
         raise ConfigurationError(
             f'init does not support the data "{request.data}".',

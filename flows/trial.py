@@ -73,7 +73,7 @@ def running(store: str) -> Iterator[Run]:
                 failure = ""
                 return value
             except NightquantError:
-                failure = "the summary gives the reason"
+                failure = "the message below gives the reason"
                 raise
             finally:
                 reporter.finished(label, time.monotonic() - began, failure)

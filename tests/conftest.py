@@ -12,8 +12,8 @@ from hypothesis import settings
 
 from storage.locks import file_lock
 
-# How long one example takes on a machine that is shared says nothing of the code.
-settings.register_profile("shared machine", deadline=None)
+# How long one example takes on a machine that is shared says nothing of the code. Each run draws other examples.
+settings.register_profile("shared machine", deadline=None, max_examples=50)
 settings.load_profile("shared machine")
 
 

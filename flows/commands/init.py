@@ -17,12 +17,13 @@ from flows.commands.setup import print_preview, warnings_about
 from flows.draft import SECTIONS, Asked, completed, sections, with_strict_gate, without_obstacles
 from flows.trial import Run, built, compared, running
 from storage.digest import JsonObject
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, InputError
 from tasks.run.stages import propose
 from tasks.values.results import CandidatePreview, Preview
 from tasks.workload import Workload, validated
 
 _LONGEST_VALUE = 300  # number of characters of a chosen value that are printed
+_FILES = "the callable's files are unknown; list them, because a run does not notice changes of other files"
 
 
 def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, JsonValue]:
@@ -120,7 +121,10 @@ def command(model: str, output: Path | None, store: str, **options: Any) -> int:
 def _write(path: Path, asked: Asked, run: Run, store: str) -> int:
     """Write a workload file after a trial of the model; if the model does not work, print the problems instead."""
     document = completed(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
-    proposal = run(propose, f"{path}: running the model", validated(path, document))
+    try:
+        proposal = run(propose, f"{path}: running the model", validated(path, document))
+    except InputError as error:  # the request is wrong: nothing has been written
+        raise ConfigurationError(error.message, hint=error.hint) from error
     for name, keys in proposal.sections.items():
         # Keep the metric that the user chose.
         chosen = {key: value for key, value in keys.items() if key != "metric" or not asked.metric}
@@ -132,7 +136,8 @@ def _write(path: Path, asked: Asked, run: Run, store: str) -> int:
             click.echo(f"nightquant: {problem}", err=True)
         return 2
     document, why = with_strict_gate(without_obstacles(document, found), found)
-    reasons = {**proposal.reasons, **why}
+    unknown = {"data.files": _FILES} if document["data"].get("files") == [] else {}
+    reasons = {**unknown, **proposal.reasons, **why}
     with path.open("x", encoding="utf-8") as stream:
         stream.write(render(document, validated(path, document), found, reasons))
     # The file is complete without the comparisons, so an interruption loses only what was not measured.

@@ -11,7 +11,7 @@ from importlib import import_module, invalidate_caches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import ConfigurationError, NightquantError, is_transient
+from storage.errors import ConfigurationError, NightquantError, did_you_mean, is_transient
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,6 +52,9 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
         with in_its_own_words(f'{key} "{reference}": importing {module_name} failed', hint), _on_cpu():
             function: Callable[..., object] = import_module(module_name)  # type: ignore[assignment]
             for name in attribute.split("."):  # ``Class.method``
+                if not hasattr(function, name):
+                    message = f'{key} "{reference}": {module_name} does not define {attribute}'
+                    raise ConfigurationError(f"{message}{did_you_mean(name, dir(function))}.", hint="Correct the name.")
                 function = getattr(function, name)
 
         def called(*args: object, **kwargs: object) -> object:

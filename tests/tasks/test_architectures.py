@@ -50,7 +50,6 @@ def group_norms(num_classes):
     return GroupNorms()
 """
 VISION = (
-    "torchvision.models:squeezenet1_1",
     "own_code:vit",
     "own_code:swin",
     "own_code:convnext",

@@ -96,6 +96,7 @@ def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder:
     assert document["data"] == {
         "kind": "factory",
         "factory": "tagging_model:read",
+        "files": [],
         "collate": "tagging_model:pad",
         "axes": {"words": ["batch", "length"], "mask": ["batch", "length"]},
     }

@@ -33,7 +33,7 @@ def own_module(tmp_path, monkeypatch, request):
     ("factory", "message"),
     [
         ("nowhere.models:network", "importing nowhere.models failed: ModuleNotFoundError.*Searched folders: /"),
-        ("math:nothing", "has no attribute 'nothing'"),
+        ("math:squrt", r'math does not define squrt \(did you mean "sqrt"\?\)\. Correct the name\.'),
         ("math:pi", "TypeError: 'float' object is not callable"),
     ],
 )
