@@ -55,7 +55,7 @@ class Findings:
 
 
 def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
-    """Set the state of flow runs that the store records as dead to ``Crashed``; Prefect shows them as running."""
+    """Set flow runs that the store records as dead, but that have not ended in Prefect, to ``Crashed``."""
     with get_client(sync_client=True) as client:
         for dead in held.dead:
             try:

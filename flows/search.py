@@ -223,7 +223,7 @@ class Search:
 
 
 def _order(step: Step) -> tuple[bool, float, bool]:
-    """Return a sort key: evaluations first, then shorter steps; timing precedes a build of the same duration."""
+    """Return a key that sorts evaluations first, then other steps by duration, with timing before builds."""
     is_build = isinstance(step.request, Build)
     return is_build or isinstance(step.request, Time), step.expected_s, is_build
 

@@ -87,7 +87,7 @@ class BundleFolders:
     @contextmanager
     def draft(self) -> Iterator[Path]:
         """Yield an empty folder for a new bundle; after the block, remove the folder unless it was published."""
-        # Publishing a draft of a local store is only a rename.
+        # In a local store, drafts are published by a rename.
         drafts = self.root.local / "handoff" / ".tmp" if self.root.local else cache_folder(self.root.url) / "drafts"
         folder = drafts / uuid.uuid4().hex
         with writing(self.root.url, drafts):

@@ -180,7 +180,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return a random wait in seconds after the failed attempt, counted from 0; waits grow up to a minute."""
+    """Return a random wait in seconds after an attempt (the first is 0); the longest wait is a minute."""
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 

@@ -37,7 +37,7 @@ from storage.root import StoreRoot
 
 _LOG = logging.getLogger(__name__)
 _LOCK, _RECORD = "night", "night.json"
-# Otherwise, runs that Prefect's server has deleted would stay in the record forever.
+# Without a limit, runs that Prefect's server deleted would stay here forever.
 _REMEMBERED = 20
 LEASE_S = 180.0
 _RENEW_S = 30.0

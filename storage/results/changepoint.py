@@ -2,8 +2,8 @@
 
 The generalized likelihood ratio test [2]_ [3]_, a form of Page's CUSUM [1]_ for changes of unknown size, considers
 every recent night except the last as a possible start of a lasting change [4]_. A night's variance is the variance that
-its interval implies, plus the unknown night-to-night variance, over which the test averages, weighted by a prior and
-the restricted likelihood [5]_ of the reference nights.
+its interval implies, plus the unknown night-to-night variance. The test averages over the latter, weighted by a prior
+and the restricted likelihood [5]_ of the reference nights.
 
 References
 ----------

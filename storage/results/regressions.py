@@ -33,7 +33,7 @@ _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "
 
 @dataclass(frozen=True)
 class Regression:
-    """A finding about a candidate, with the columns of ``findings``; if it appeared or vanished, without numbers."""
+    """A row of ``findings`` about a candidate; a candidate that appeared or vanished has no numbers."""
 
     workload: str
     recipe: str

@@ -37,7 +37,7 @@ class Quality:
     constant: float | None = None  # the quality of the best constant answer, if it is known
 
     def paired(self) -> dict[str, Tensor]:
-        """Return `samples` with the numbers that paired comparisons need; this can take long for resampled metrics."""
+        """Return `samples` with the numbers that paired comparisons need; this can be slow for resampled metrics."""
         return self.samples | ({"quality": self.resample()} if self.resample else {})
 
 
@@ -126,7 +126,7 @@ def perplexity_metric(loss: float) -> dict[str, float]:
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
-    """Return a model's first output; refuse values that are not finite, or another number of rows."""
+    """Return a model's first output; refuse non-finite values, and a wrong number of rows."""
     outputs = tensors_of(result)[0]
     if not outputs.dim() or len(outputs) != rows:
         raise MeasurementError(

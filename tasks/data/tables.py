@@ -66,7 +66,7 @@ def _read(path: Path, kind: str) -> pa.Table:
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
-    """Return row indices, int64 [M], keyed by split; refuse an unknown split, or an empty one other than valid."""
+    """Return each split's row indices, int64 [M]; refuse unknown splits, and empty splits except ``valid``."""
     if data.split:
         names = np.array([str(value) for value in table[data.split].to_pylist()])
         if unknown := sorted(set(names.tolist()) - set(SPLITS)):

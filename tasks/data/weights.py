@@ -100,7 +100,7 @@ def read_state(path: Path, shown: str = "") -> StateDict:
 
 
 def _state_dicts(loaded: object, place: str = "", depth: int = _DEEPEST) -> Iterator[tuple[str, StateDict]]:
-    """Yield each state dict that `loaded` contains, with its keys' path, such as ``state_dict.model``."""
+    """Yield each state dict in `loaded`, and the path of keys to it, such as ``state_dict.model``."""
     if not isinstance(loaded, Mapping) or not loaded or not depth:
         return
     if all(isinstance(key, str) and isinstance(item, Tensor) for key, item in loaded.items()):

@@ -1,6 +1,6 @@
 """Determine which modules with parameters are quantized, and why the remaining modules stay in float.
 
-`ModuleConverter` is the base class of converters for specs that name module types; `PlainConverter` keeps all in float.
+`ModuleConverter` is the base class of converters for specs that name module types; `PlainConverter` quantizes nothing.
 """
 
 from __future__ import annotations

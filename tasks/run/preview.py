@@ -34,7 +34,7 @@ from tasks.workload.workload import Workload
 
 TRAINS = "trains on first use"
 _FAILED = "Trying out the workload failed"
-# A candidate's pace is measured until it made these calls or took this long.
+# To measure a candidate's pace, stop after this many calls or this many seconds.
 _CALLS, _LONGEST_S = 5, 5.0
 
 

@@ -144,7 +144,7 @@ class Race:
         return [request for request in requests if request.numbers]
 
     def _next_batch(self, waiting: Sequence[int]) -> list[int]:
-        """Choose at most ``batch`` trials; those that resemble the best trial or one that was too large come first."""
+        """Choose at most ``batch`` trials; trials similar to the best trial or to one too large come first."""
         best, timed = self.board.best(), {_pair(trial) for trial in self.board.trials if trial.speed}
         too_large = [_pair(trial) for trial in self.board.of("dropped") if self.board.excess(trial)]
         related = [*([_pair(best)] if best else []), *(pair for pair in too_large if pair not in timed)]

@@ -1,4 +1,4 @@
-"""The keys of ``[gate]``, and the keys of ``[search]``, which has the gate's bounds and objective by default."""
+"""The keys of ``[gate]`` and ``[search]``; a search uses the gate's bounds and objective by default."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class RuleValue:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate; ``value_of`` gets the quantity from a row; ``words`` and ``unit`` describe it for users."""
+    """A gate rule; ``value_of`` gets a quantity from a row, and ``words`` and ``unit`` describe the quantity."""
 
     name: str
     direction: Literal["at least", "at most"]

@@ -217,7 +217,7 @@ def segment_losses(
 ) -> Tensor:
     """Compute the losses of a stream's words in segments, in lanes that do not depend on the number of cores.
 
-    There are fewer segments if they would be shorter than `warm_up` words.
+    Use fewer segments to keep them at least `warm_up` words long.
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))

@@ -40,7 +40,7 @@ _OFFLINE_S, _SERVER_S, _FEWEST_REQUESTS = 0.5, 0.25, 100  # lengths of windows, 
 _SEED, _FEWEST_SITTINGS, _MOST_SITTINGS = 29592, 3, 20
 _FEWEST_LATENCIES = 1_000  # at least ten latencies must exceed the 99th percentile
 _SHARE = 0.99  # share of requests that must be answered within the latency bound
-_PRECISION, _LOWEST = 1.02, 0.01  # of the highest rate, and the lowest rate as a share of the highest throughput
+_PRECISION, _LOWEST = 1.02, 0.01  # relative precision, and the lowest rate as a share of the highest throughput
 # The generator counts as the bottleneck if lag ÷ latency bound or busy time ÷ elapsed time exceeds these numbers.
 _LATE, _BUSY = 0.1, 0.8
 _WARM_UP_CALLS, _WARM_UP_S = 5, 0.2

@@ -67,7 +67,7 @@ def run(spec_json: str) -> LaunchReport:
 
 
 def pin(threads: int) -> None:
-    """Let this process use only `threads` processors, and as many of torch's threads."""
+    """Use only `threads` processors and `threads` torch threads in this process."""
     with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
         os.sched_setaffinity(0, choose_processors(threads, affinity()))
     torch.set_num_threads(threads)

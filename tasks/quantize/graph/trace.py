@@ -67,7 +67,7 @@ def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Return whether tracing treats a module as a leaf: a module of torch other than `nn.Sequential`."""
+    """Return whether tracing treats a module as a leaf: a torch module other than `nn.Sequential`."""
     return type(module).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
