@@ -176,7 +176,7 @@ MEASUREMENTS = Table(
         Column("first_call_s", REAL, "median duration of the first call in a fresh process", "seconds"),
         Column("rss_loaded_bytes", INT, "increase in resident memory when the model is loaded", "bytes"),
         Column("peak_rss_bytes", INT, "peak resident memory minus the memory before the model was loaded", "bytes"),
-        _choice("verdict", results.Verdict, "whether the A/A interval contains 1 and shows a 5% difference", True),
+        _choice("verdict", results.Verdict, "whether the A/A interval contains 1 and lies within ±5%", True),
         Column("aa_ratio", REAL, "latency of the baseline / latency of the baseline's copy", "ratio"),
         *_ends("aa", "of the 95% interval for aa_ratio"),
         Column("coverage", REAL, "fraction of the parameters that are in quantized modules", "share"),

@@ -17,7 +17,7 @@ BATCH = "batch"  # name of the row axis in ``data.axes``
 
 def _are_classes(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) == 1 or len(set(names)) < len(names):
-        raise ValueError("expected at least two different names; list each class once")
+        raise ValueError("list at least two classes, and each class once")
     return names
 
 
@@ -118,7 +118,7 @@ class Pictures(Kind):
     """Existing images, resized to a common size and divided into splits."""
 
     image_size: PositiveInt = 224
-    """Height and width of an image in pixels; larger images are cropped to their middle."""
+    """Height and width of an image in pixels, after resizing and a centre crop."""
     transforms: Transforms = Transforms()
     """Transforms that turn images into tensors."""
     calibration: PositiveInt = 256

@@ -106,7 +106,7 @@ class Search(Section):
         """Return the search's objective and bounds, with the gate's values for missing keys."""
         bound = gate.max_quality_drop if self.max_quality_drop is None else self.max_quality_drop
         if bound is None:
-            raise ValueError("[search] needs a limit for the quality loss; set max_quality_drop in [search] or [gate]")
+            raise ValueError("[search] needs a limit on the quality loss; set max_quality_drop in [search] or [gate]")
         objective = self.objective or gate.objective
         return Goal(
             objective=objective,

@@ -51,7 +51,7 @@ class EncoderSpec(Kind):
     @classmethod
     def _is_without_code(cls, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if "auto_map" in config:
-            raise ValueError("auto_map names Python code, which nightquant never runs; use a class of transformers")
+            raise ValueError("auto_map names Python code, which nightquant never runs; use a transformers class")
         if "quantization_config" in config:
             raise ValueError("quantization_config marks a quantized model; use the float model")
         return config
