@@ -236,4 +236,4 @@ def sign(workload: str, version: str | None, store: str) -> None:
         )
     signed = bundles.sign(workload, chosen, report.sha256sums)
     current = "" if signed is None else ", which is current"
-    click.echo(f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}.")
+    click.echo(f"{workload}: signed {chosen}{current}; the digest of SHA256SUMS is {report.sha256sums}.")

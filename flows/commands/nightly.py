@@ -141,7 +141,7 @@ def serve(
     """
     settings = load_settings(store=store, profile=profile)
     request = _request(workload, recipe, settings)
-    require_api("a server must store the schedule")
+    require_api("the schedule needs one")
     from flows.nightly import serve as serve_flow  # imports Prefect
 
     serve_flow(request, cron, timezone)

@@ -82,7 +82,7 @@ def check(context: click.Context) -> None:
 
 @contextmanager
 def _automations() -> Iterator[Automations]:
-    require_api("a server must store the automations")
+    require_api("the automations need one")
     with get_client(sync_client=True) as client:
         yield Automations(client, load_settings(), kinds(LIMIT))
 

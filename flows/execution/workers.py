@@ -93,7 +93,7 @@ class Workers:
         """Run a stage in a worker that opens the store, and return the stage's result."""
         with self._lock:
             if self._stopped.is_set():
-                raise StoppedError(f"{label}: the stage was stopped because the run ended.")
+                raise StoppedError(f"{label}: the stage was not started, because the run ended.")
             if not self._pool.active:
                 self._pool.stop()  # type: ignore[no-untyped-call]
                 self._pool.join()

@@ -70,7 +70,7 @@ def quantize(
     traces = chosen.hands_over and chosen.runs_engine
     if spec.training is not None or traces or (chosen.hands_over and not target):
         raise ConfigurationError(
-            "quantize() neither trains nor traces, and files need a target.",
+            "quantize() cannot train or trace, and needs a target for files.",
             hint='Use another method, trace the module of the default runtime yourself, or pass target="FOLDER".',
         )
     names = forward_parameters(model)[: len(examples)]

@@ -90,8 +90,8 @@ def prepare(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Ten
     excluded = excluded_modules(model, spec.exclude)
     if behavior := own_behavior(model):
         raise QuantizationError(
-            f"{type(model).__name__} itself {behavior}, which static quantization would lose.",
-            hint="Move this code into the `forward` of the class.",
+            f"{type(model).__name__} {behavior}, which static quantization would drop.",
+            hint="Move this code into the `forward` method of the class.",
         )
     with refusing(f"{type(model).__name__} cannot be prepared"):
         return _prepared(model, spec, excluded, tuple(example_inputs.values()))

@@ -112,5 +112,5 @@ def test_a_person_signs_the_current_bundle(nights: tuple[Path, Path], tmp_path: 
     assert isinstance(handoff("sign", "tiny", *where).exception, ConfigurationError)
     monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", str(key_file()))
     signed = handoff("sign", "tiny", *where)
-    assert "which is current; SHA256SUMS has the digest" in signed.output, signed.exception
+    assert "which is current; the digest of SHA256SUMS is" in signed.output, signed.exception
     read_current(tmp_path / "store/handoff/tiny/current.json", "tiny", signer_of().key.public_key())

@@ -139,7 +139,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
     ("code", "error", "message"),
     [
         ("return []", ConfigurationError, "does not return a mapping of data sets: AttributeError"),
-        ('return {"test": [(torch.ones(3), 1)]}', InputError, "returned no samples"),
+        ('return {"test": [(torch.ones(3), 1)]}', InputError, "returned too few samples"),
         (
             'return {"calibration": iter("a"), "test": "a"}',
             ConfigurationError,
