@@ -36,7 +36,7 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
         counts = {str(split): len(items) for split, items in splits.items()}
     if not counts.get("test") or not (counts.get("calibration") or counts.get("train")):
         raise InputError(
-            f'{factory} returned too few samples: {counts}.',
+            f"{factory} returned too few samples: {counts}.",
             hint='Return at least one sample for "test", and at least one for "calibration" or "train".',
         )
     return splits
