@@ -168,7 +168,7 @@ def test_a_model_that_does_not_fit_its_data_is_one_clear_message(tmp_path: Path,
     [
         ("own_code:wrong", "returned a str for 30 rows"),
         ("own_code:failing", r"ValueError: no such thing[^$]*in failing"),
-        ("own_code:missing", "has no attribute 'missing'"),
+        ("own_code:missing", "own_code does not define missing"),
     ],
 )
 def test_a_metric_that_fails_is_one_clear_message(tmp_path: Path, metric: str, message: str) -> None:
