@@ -18,6 +18,8 @@ from storage.results.query import run_query
 from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, measurement, rewrite, write_night
 
+pytestmark = pytest.mark.slow
+
 NIGHT = dt.date(2026, 3, 1)
 
 
@@ -146,7 +148,6 @@ def test_a_broken_file_leaves_the_catalog_as_it_was(tmp_path: Path) -> None:
     assert count(tmp_path, "measurements") == 2
 
 
-@pytest.mark.slow
 def test_a_reader_keeps_its_catalog_through_a_refresh(tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     with duckdb.connect() as reader:
@@ -171,7 +172,6 @@ def test_refreshers_at_once_end_with_the_newest_listing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".locks", "results", CATALOG]
 
 
-@pytest.mark.slow
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")

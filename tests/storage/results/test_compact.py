@@ -17,6 +17,8 @@ from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from tests.storage.results.rows import at, measurement, rewrite, write_night
 
+pytestmark = pytest.mark.slow
+
 NIGHTS = [dt.date(2026, 3, day) for day in (1, 2, 3)] + [dt.date(2026, 4, day) for day in (1, 2)]
 LATER = at(dt.date(2026, 4, 5))
 

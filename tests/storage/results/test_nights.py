@@ -12,6 +12,8 @@ from storage.results.query import run_query
 from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, baseline, measurement, promotion, write_night
 
+pytestmark = pytest.mark.slow
+
 NIGHT = dt.date(2026, 3, 1)
 AFTER = NIGHT + dt.timedelta(days=1)
 BEFORE = {"current_version": "v1", "current_stays": True, "current_reason": "no challenger passes"}
@@ -68,7 +70,6 @@ def test_a_kept_bundle_that_the_gate_rejects_causes_a_warning(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("decision", "expected"), [("hold", "held"), ("reject", "nothing passed")])
-@pytest.mark.slow
 def test_without_a_current_bundle_it_says_whether_anything_is_open(
     decision: str, expected: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from storage.results.writer import ResultsStore
 from tests.storage.report.nights import evidence
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, write_night
 
+pytestmark = pytest.mark.slow
+
 FIRST = dt.date(2026, 3, 1)
 
 
@@ -65,7 +67,6 @@ def test_a_run_of_some_recipes_leaves_the_others_in_the_leaderboard_with_their_o
     assert {row["recipe"] for row in ask(tmp_path, "from pareto")} == {"dynamic", "float"}
 
 
-@pytest.mark.slow
 def test_the_best_passing_candidate_is_first_and_the_failed_last(tmp_path: Path) -> None:
     rows = [
         baseline("a", FIRST),

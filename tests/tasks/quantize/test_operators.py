@@ -14,6 +14,7 @@ from tasks.quantize.operators import find_or_compile, namespace, operators
 from tasks.values.job import Workspace
 
 
+@pytest.mark.slow
 def test_the_library_is_found_again_and_named_by_its_operators(operators_loaded: Path, images_store: object) -> None:
     assert isinstance(images_store, ArtifactStore)
     written = operators_loaded.stat().st_mtime_ns

@@ -20,6 +20,8 @@ from tasks.quantize.spec import Spec, spec_of
 from tests.tasks.quantize import networks
 from tests.tasks.quantize.networks import around
 
+pytestmark = pytest.mark.slow
+
 Sources = Callable[..., ModelSource]
 IMAGES = {"images": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
 
@@ -53,19 +55,16 @@ def assert_close_and_saved(make: Callable[[], nn.Module], source: ModelSource, *
 
 
 @pytest.mark.parametrize("observer", ["min-max", "moving-average", "histogram"])
-@pytest.mark.slow
 def test_the_converted_model_computes_nearly_the_same(observer: str, source_of: Sources, engine: str) -> None:
     assert not left_float(assert_close_and_saved(networks.plain, source_of(), activation_observer=observer))
 
 
 @pytest.mark.parametrize("network", ["Residual", "SharedRelu", "OwnStubs"])
-@pytest.mark.slow
 def test_every_layer_of_a_model_is_converted(network: str, source_of: Sources, engine: str) -> None:
     assert not left_float(assert_close_and_saved(getattr(networks, network), source_of(network)))
 
 
 @pytest.mark.parametrize("name", ["bn1", "layer2.0.downsample"])
-@pytest.mark.slow
 def test_excluded_modules_stay_float(name: str, source_of: Sources, engine: str) -> None:
     floats = left_float(converted(source_of("quantizable_resnet18"), exclude=(name,)))
     assert set(floats.values()) == {"excluded by the recipe"}
@@ -119,7 +118,6 @@ def test_torchs_errors_become_a_refusal_that_names_the_model(
         converted(source_of())
 
 
-@pytest.mark.slow
 def test_transposed_convolutions_stay_float_and_the_coverage_says_why(source_of: Sources, engine: str) -> None:
     done = assert_close_and_saved(networks.fused_upsampling, source_of("fused_upsampling"))
     found = {row.type: row for row in done.coverage}
@@ -152,7 +150,6 @@ def test_same_padding_of_an_even_kernel_stays_float(source_of: Sources, engine: 
     assert list(left_float(converted(source_of("evenly_padded"), exclude=("m1",)))) == ["m1"]
 
 
-@pytest.mark.slow
 def test_fused_modules_are_covered_and_paired_by_the_path_of_their_first_module(
     source_of: Sources, engine: str
 ) -> None:
@@ -189,7 +186,6 @@ MODULES: list[Callable[[], nn.Module]] = [
 
 
 @pytest.mark.parametrize("kind", MODULES, ids=lambda kind: str(kind()).partition("(")[0])
-@pytest.mark.slow
 def test_modules_are_close_to_float_and_keep_their_state(kind: Callable[[], nn.Module], engine: str) -> None:
     def make() -> nn.Module:
         torch.manual_seed(0)
@@ -246,7 +242,6 @@ def test_masks_are_not_observed_and_further_parameters_keep_their_defaults(
 
 
 @pytest.mark.parametrize(("name", "side"), [("mobilenet_v3_large", 32), ("shufflenet_v2_x0_5", 64)])
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_network_of_torchvisions_converts(name: str, side: int, source_of: Sources, engine: str) -> None:
     from tasks.domains.image_classification import TorchvisionSpec
