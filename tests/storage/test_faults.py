@@ -41,6 +41,7 @@ def test_the_power_going_with_a_disk_that_fails_or_is_full_loses_and_tears_nothi
     assert bad(findings(ground, BY_NAME[name], ("kill", "EIO", "ENOSPC"), stride=4, repaired=3)) == []
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_lost_requests_and_answers_of_an_object_store_lose_no_data(s3_store: str, tmp_path: Path) -> None:
     far = Ground(tmp_path, s3_store.removeprefix("s3://"))

@@ -22,6 +22,7 @@ from tests.documentation.pages import ROOT
 from tests.storage.results.rows import write_night
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_exit_code_follows_the_checks(tmp_path: Path) -> None:
     result = CliRunner().invoke(doctor, ["--store", str(tmp_path), "--format", "json"])

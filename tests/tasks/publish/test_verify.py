@@ -109,6 +109,7 @@ def test_a_model_that_takes_too_long_is_refused(published: Path):
     assert "did not finish" in report.problem
 
 
+@pytest.mark.long
 def test_only_the_signature_detects_a_completely_rewritten_bundle(made: Made, other: Made, tmp_path: Path):
     public = signer_of().key.public_key()
     folder = tmp_path / made.package(BundleStore(tmp_path, signer_of())).location

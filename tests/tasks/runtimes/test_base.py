@@ -40,8 +40,15 @@ def test_the_reference_of_a_torch_module_has_the_same_outputs(
     assert distance(found, expected) < 0.02
 
 
-# ExecuTorch's programs take steps of one length only (test_executorch).
-@pytest.mark.parametrize("runtime", [name for name in RUNTIMES if name != "executorch"])
+# ExecuTorch's programs take steps of one length only (test_executorch), and compiling takes half a minute.
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name == "aot-inductor" else [])
+        for name in RUNTIMES
+        if name != "executorch"
+    ],
+)
 @pytest.mark.slow
 def test_several_lanes_of_a_stream_equal_one(words: MakeJob, store: ArtifactStore, runtime: str) -> None:
     job = words({"name": "lanes", "method": "none", "runtimes": [runtime]})
