@@ -58,6 +58,9 @@ def pad(items):
     tags = nn.utils.rnn.pad_sequence([tags for _, tags in items], batch_first=True, padding_value=-100)
     return {"words": words, "mask": (tags != -100).float()}, tags
 
+def untested():
+    return {"train": read()["train"]}
+
 def broken():
     raise RuntimeError("no weights today")
 """
@@ -114,6 +117,18 @@ def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder:
     again = init("--model", "tagging_model:Tagger", "--data", "tagging_model:read")
     assert "tagging-model.toml already exists, and init does not overwrite files" in str(again.exception)
     assert (folder / "tagging-model.toml").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.slow
+def test_data_without_a_test_split_is_a_wrong_request_and_nothing_is_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here(folder, monkeypatch)
+    done = init("--model", "tagging_model:Tagger", "--data", "tagging_model:untested")
+    assert isinstance(done.exception, ConfigurationError)
+    assert "returned too few samples: {'train': 40}" in str(done.exception)
+    assert done.exception.exit_code == 2
+    assert not (folder / "tagging-model.toml").exists()
 
 
 @pytest.mark.slow
