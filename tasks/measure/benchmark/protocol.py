@@ -61,7 +61,8 @@ class Contest:
 
     def is_decided(self, measured: Measured) -> bool:
         """Return whether every contender is known to be fast enough, too slow, or unable to win."""
-        return set().union(*self._standings(measured)) >= self.contenders - measured.refused.keys()
+        # Contenders that left were decided; a later, larger estimate of the noise does not make them contenders again.
+        return set().union(*self._standings(measured)) >= self.contenders & measured.launches[-1].subjects.keys()
 
     def _standings(self, measured: Measured) -> tuple[set[str], set[str]]:
         """Return the contenders that are fast enough, and those that are too slow or unable to win."""

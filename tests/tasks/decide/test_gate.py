@@ -449,6 +449,15 @@ def test_a_candidate_that_could_not_be_packaged_replaces_nothing():
     assert "meanwhile the current bundle changed to 2026-11-21-aaaaaaaaaaaa" in switched.reason
 
 
+def test_a_bundle_that_stays_needs_no_packaging_and_says_whether_a_challenger_passes():
+    stays = judge(workload(), [row()], current(same_as="int8/torchscript"))
+    assert stays.current.reason == "it passes, and no challenger is decidedly better"
+    assert stays.not_packaged("the disk is full", VERSION) is stays
+    failed = row("half/torchscript", status="failed", stage="evaluate", error=KILLED)
+    alone = judge(workload(), [failed, row(setting="current")], current())
+    assert alone.current.reason == "no challenger passes"
+
+
 def test_a_bundle_was_replaced_only_if_another_is_current_after_packaging():
     assert replaced().packaged("2026-11-21-aaaaaaaaaaaa") == replaced()
     same = replaced().packaged(VERSION)
