@@ -134,7 +134,8 @@ class Measured:
         current = self.contest.current
         if name not in self.contest.contenders or current in (name, "") or current not in self.names():
             return None
-        sample = Sample.against_one(self.round_s(name), self.round_s(current))
+        subject_s = self.round_s(name)  # a contender may have left before the last launch
+        sample = Sample.against_one(subject_s, self.round_s(current)[: len(subject_s)])
         return self._noise.bounds(sample, self._sample(self.copy), self.contest.comparisons)
 
     def floats(self) -> list[str]:

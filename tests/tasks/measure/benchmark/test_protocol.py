@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from storage.errors import MeasurementError
-from tasks.measure.benchmark.protocol import Contest, Session
+from tasks.measure.benchmark.messages import LaunchReport, Subject, SubjectReport
+from tasks.measure.benchmark.protocol import Contest, Measured, Session
 from tasks.workload.recipe import CandidateName
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
 
@@ -143,3 +144,30 @@ def test_cold_calls_are_timed_in_addition_to_warm_blocks_and_the_contest_selects
     assert replace(contest, caches="cold").is_decided(measured)
     assert measured.bounds("fickle/eager").low > 1.5
     assert cold.bounds("fickle/eager").high < 1.5
+
+
+def test_a_contender_that_left_early_is_compared_in_the_launches_that_timed_it() -> None:
+    seconds = {BASELINE: 1.0, f"{BASELINE}#a/a": 1.0, "old/eager": 0.4, "slow/eager": 0.8}
+    reports = {
+        name: SubjectReport(
+            load_s=0, first_call_s=0, calls_per_block=1, round_s=(taken,) * 4, single_s=(), cold_s=(taken,) * 4
+        )
+        for name, taken in seconds.items()
+    }
+    fewer = {name: report for name, report in reports.items() if name != "slow/eager"}
+    launches = tuple(
+        LaunchReport(subjects=subjects, refused={}, modules=()) for subjects in (*[reports] * 3, *[fewer] * 2)
+    )
+    keys = (BASELINE, "old/eager", "slow/eager")
+    contest = Contest(frozenset(keys[1:]), min_speedup=1.0, current="old/eager", floats=frozenset(keys))
+    subjects = tuple(Subject(name=CandidateName.parse(key)) for key in keys)
+    copy = Subject(name=CandidateName.parse(BASELINE), setting="a/a")
+    measured = Measured(BASELINE, copy.key, (*subjects, copy), 1, launches, {}, contest)
+    for caches in ("warm", "cold"):
+        found = measured.with_caches(caches)
+        over = found.over_current("slow/eager")
+        assert over is not None
+        assert over.value == pytest.approx(0.5)
+        assert found.ratio("slow/eager").value == pytest.approx(1.25)
+        assert found.bounds("slow/eager").value == pytest.approx(1.25)
+        assert found.over_best_float("slow/eager") is not None
