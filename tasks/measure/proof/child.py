@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ from tasks.data.tensor_files import Golden
 from tasks.environment.machine import require_installed
 from tasks.measure.benchmark.launch import pin
 from tasks.measure.benchmark.messages import ChildSpec, Subject
-from tasks.measure.benchmark.rounds import time_block
+from tasks.measure.benchmark.rounds import warm_up
 from tasks.measure.proof.instructions import INT8, SATURATING, Disassembler, Family, Sampler
 from tasks.runtimes.base import Opened, runtime_named
 from tasks.values.proofs import (
@@ -72,11 +71,10 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
     with torch.inference_mode():
         opener = runtime.opener()
         opened = opener.open(files, threads)
-        gc.freeze()  # each of the following collections would otherwise visit what the opening imported
         with opened.scope():
             call = partial(opened.call, *inputs)
             call()  # the first call may include compilation
-            calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / time_block(call, 1))))
+            calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / warm_up(call, 1, 0.0))))
             families: dict[str, float] | None = None
             if sampler:
                 counts = count_families(sampler, call)
