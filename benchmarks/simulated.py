@@ -39,8 +39,8 @@ class Conditions:
             return f"AR(1) {self.correlation:g}"
         return "outlier" if self.outlier else "equal"
 
-    def night(self, generator: np.random.Generator, ratio: float, rounds: int) -> Night:
-        """Draw all that a night can measure."""
+    def night(self, generator: np.random.Generator, ratios: tuple[float, float], rounds: int) -> Night:
+        """Draw all that a night can measure; the candidates' speeds lie between two ratios to the baseline's."""
         logs = generator.normal(0, self.sigma, (CHECKED_AT[-1], len(SUBJECTS), rounds))
         logs += generator.normal(0, self.tau, (*logs.shape[:2], 1))
         for launch in range(1, len(logs)):
@@ -49,7 +49,7 @@ class Conditions:
         logs[:, SUBJECTS.index(CANDIDATES[0])] *= self.noisy
         if self.outlier:
             logs[generator.integers(CHECKED_AT[0]), generator.integers(len(SUBJECTS))] += math.log(OUTLIER)
-        true = np.array([0.0 if name.startswith(BASELINE) else -math.log(ratio) for name in SUBJECTS])
+        true = np.concatenate([np.zeros(2), -np.log(np.geomspace(*ratios, len(CANDIDATES)))])
         true[generator.integers(len(SUBJECTS))] += math.log(1 + BIAS) * generator.choice([-1, 1])
         return Night(logs + true[:, None], true)
 

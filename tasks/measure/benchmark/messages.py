@@ -15,14 +15,15 @@ from tasks.workload.recipe import CandidateName
 class Profile(Frozen):
     """Size of a benchmark; a launch is a new process, in which every round times one block of calls per candidate.
 
-    Launches continue beyond ``launches`` until every speed rule is decided or ``budget_s`` would be exceeded.
+    Blocks are short, so that a disturbance affects all candidates of a round. Launches continue beyond ``launches``
+    until every speed rule is decided or ``budget_s`` would be exceeded.
     """
 
     name: str
     launches: int
     rounds: int
     budget_s: float
-    block_s: float = 0.1
+    block_s: float = 0.02
     warm_up_calls: int = 10
     warm_up_s: float = 0.3
     single_calls: int = 1000
@@ -31,9 +32,9 @@ class Profile(Frozen):
 
 
 PROFILES = {
-    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.1, single_s=0.1),
-    "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
-    "full": Profile(name="full", launches=10, rounds=10, budget_s=900),
+    "quick": Profile(name="quick", launches=3, rounds=8, budget_s=60, warm_up_s=0.1, single_s=0.1),
+    "standard": Profile(name="standard", launches=5, rounds=16, budget_s=300),
+    "full": Profile(name="full", launches=10, rounds=20, budget_s=900),
 }  # fmt: skip
 
 

@@ -79,8 +79,11 @@ class Contest:
             for name in names
             if (name not in bounds or bounds[name].low >= least) and (name not in over or over[name].low >= rule)
         }
-        fastest = max((bounds[name].low for name in passing & bounds.keys()), default=0.0) if self.fastest_wins else 0.0
-        return passing, too_slow | {name for name in bounds if bounds[name].high < fastest}
+        if self.fastest_wins and (able := passing & bounds.keys() & measured.launches[-1].subjects.keys()):
+            fastest = max(sorted(able), key=lambda name: bounds[name].low)
+            # A comparison with the fastest itself is narrower than two comparisons with the baseline.
+            too_slow |= {name for name in bounds.keys() - {fastest} if measured.over(name, fastest).high < 1}
+        return passing, too_slow
 
 
 @dataclass(frozen=True)
@@ -134,8 +137,12 @@ class Measured:
         current = self.contest.current
         if name not in self.contest.contenders or current in (name, "") or current not in self.names():
             return None
+        return self.over(name, current)
+
+    def over(self, name: str, other: str) -> Ratio:
+        """Return a subject's speed-up over a subject that was timed in as many launches, with the gate's bounds."""
         subject_s = self.round_s(name)  # a contender may have left before the last launch
-        sample = Sample.against_one(subject_s, self.round_s(current)[: len(subject_s)])
+        sample = Sample.against_one(subject_s, self.round_s(other)[: len(subject_s)])
         return self._noise.bounds(sample, self._sample(self.copy), self.contest.comparisons)
 
     def floats(self) -> list[str]:

@@ -26,6 +26,8 @@ Call = Callable[[], object]
 # Plan slightly longer blocks than required, because the calls timed for the plan may have been unusually slow.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
+# A block of n calls begins with n // 4 more calls, which are not timed.
+_LEAD_IN = 4
 
 # The eviction buffer. A virtual machine sees the host's entire last-level cache, but can use only part of the cache. Of
 # the processors other than the last, only the private caches are filled.
@@ -53,8 +55,12 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def time_block(call: Call, calls: int) -> float:
-    """Time `calls` calls with the garbage collector off; return their total duration in seconds."""
+    """Time `calls` calls with the garbage collector off; return their total duration in seconds.
+
+    Another subject has just run. Untimed calls first bring back the caches and clock frequency that long loops have.
+    """
     with no_garbage_collection():
+        _elapsed(call, max(1, calls // _LEAD_IN))
         return _elapsed(call, calls)
 
 

@@ -39,10 +39,12 @@ class Counter:
         self.clock.now += self.seconds
 
 
-def test_block_makes_exactly_its_calls_without_collecting_garbage(clock: Clock) -> None:
+def test_a_block_times_exactly_its_calls_after_an_untimed_lead_in_and_without_collecting_garbage(clock: Clock) -> None:
     counter = Counter(clock, 0.25)
     assert time_block(counter, 17) == 17 * 0.25
-    assert counter.calls == 17
+    assert counter.calls == 4 + 17
+    assert time_block(counter, 1) == 0.25
+    assert counter.calls == 4 + 17 + 1 + 1
     assert not counter.collecting
     assert gc.isenabled()
 

@@ -146,23 +146,27 @@ def test_cold_calls_are_timed_in_addition_to_warm_blocks_and_the_contest_selects
     assert cold.bounds("fickle/eager").high < 1.5
 
 
-def test_a_contender_that_left_early_is_compared_in_the_launches_that_timed_it() -> None:
-    seconds = {BASELINE: 1.0, f"{BASELINE}#a/a": 1.0, "old/eager": 0.4, "slow/eager": 0.8}
+def taken(**seconds: float) -> LaunchReport:
+    """A launch in which every subject takes the same time in each round."""
     reports = {
-        name: SubjectReport(
-            load_s=0, first_call_s=0, calls_per_block=1, round_s=(taken,) * 4, single_s=(), cold_s=(taken,) * 4
-        )
-        for name, taken in seconds.items()
+        name: SubjectReport(load_s=0, first_call_s=0, calls_per_block=1, round_s=(x,) * 4, single_s=(), cold_s=(x,) * 4)
+        for name, x in seconds.items()
     }
-    fewer = {name: report for name, report in reports.items() if name != "slow/eager"}
-    launches = tuple(
-        LaunchReport(subjects=subjects, refused={}, modules=()) for subjects in (*[reports] * 3, *[fewer] * 2)
-    )
-    keys = (BASELINE, "old/eager", "slow/eager")
-    contest = Contest(frozenset(keys[1:]), min_speedup=1.0, current="old/eager", floats=frozenset(keys))
-    subjects = tuple(Subject(name=CandidateName.parse(key)) for key in keys)
+    return LaunchReport(subjects=reports, refused={}, modules=())
+
+
+def measured_in(launches: list[LaunchReport], contest: Contest) -> Measured:
     copy = Subject(name=CandidateName.parse(BASELINE), setting="a/a")
-    measured = Measured(BASELINE, copy.key, (*subjects, copy), 1, launches, {}, contest)
+    subjects = (*(Subject(name=CandidateName.parse(key)) for key in launches[0].subjects if key != copy.key), copy)
+    return Measured(BASELINE, copy.key, subjects, 1, tuple(launches), {}, contest)
+
+
+def test_a_contender_that_left_early_is_compared_in_the_launches_that_timed_it() -> None:
+    seconds = {BASELINE: 1.0, f"{BASELINE}#a/a": 1.0, "old/eager": 0.4}
+    contenders = frozenset({"old/eager", "slow/eager"})
+    contest = Contest(contenders, min_speedup=1.0, current="old/eager", floats=contenders | {BASELINE})
+    launches = [taken(**seconds, **{"slow/eager": 0.8})] * 3 + [taken(**seconds)] * 2
+    measured = measured_in(launches, contest)
     for caches in ("warm", "cold"):
         found = measured.with_caches(caches)
         over = found.over_current("slow/eager")
@@ -171,3 +175,22 @@ def test_a_contender_that_left_early_is_compared_in_the_launches_that_timed_it()
         assert found.ratio("slow/eager").value == pytest.approx(1.25)
         assert found.bounds("slow/eager").value == pytest.approx(1.25)
         assert found.over_best_float("slow/eager") is not None
+
+
+def test_a_contender_that_is_decidedly_slower_than_one_that_passes_cannot_win() -> None:
+    # The contenders have the same noise, so that they are told apart better than either is from the baseline.
+    noise = (0.96, 1.04, 1.0, 1.02, 0.98)
+    launches = [
+        taken(**{BASELINE: 1.0, f"{BASELINE}#a/a": 1.0, "first/eager": x / 1.6, "second/eager": x / 1.3}) for x in noise
+    ]
+    contest = Contest(frozenset({"first/eager", "second/eager"}), min_speedup=1.25, fastest_wins=True)
+    measured = measured_in(launches, contest)
+    second, first = measured.bounds("second/eager"), measured.bounds("first/eager")
+    assert second.low < 1.25 <= first.low < second.high
+    assert measured.over("second/eager", "first/eager").high < 1
+    assert contest.is_decided(measured)
+    assert contest.needed(measured) == {"first/eager"}
+    # A contender that would have to pass as well stays.
+    both = replace(contest, fastest_wins=False)
+    assert not both.is_decided(measured)
+    assert both.needed(measured) == {"first/eager", "second/eager"}
