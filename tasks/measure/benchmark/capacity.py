@@ -22,7 +22,6 @@ from tasks.workload.workload import Workload
 class CapacitySpec(ChildSpec):
     """Subjects, beginning with the baseline; ``bound_s`` limits the latency, and 0 stands for the offline scenario."""
 
-    processes: int
     bound_s: float = 0.0
     budget_s: float
 

@@ -120,8 +120,10 @@ def diagnose(
 ) -> Diagnosis:
     """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
     diagnosis, unknown = Diagnosis(proofs=dict(known)), [subject for subject in subjects if subject.key not in known]
+    # Processes that measure memory can run in parallel, because each counts only its own pages.
+    processes = max(1, available_cores() - (session.threads if unknown else 0))
     with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules)
+        measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules, processes)
         proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)
         memories, unmeasured = measuring.result()
     for memory in memories:
@@ -138,13 +140,18 @@ def diagnose(
 
 
 def look(
-    session: Session, module: str, report: type[R], subjects: Sequence[Subject], modules: tuple[str, ...]
+    session: Session,
+    module: str,
+    report: type[R],
+    subjects: Sequence[Subject],
+    modules: tuple[str, ...],
+    processes: int = 1,
 ) -> tuple[list[R], dict[str, str]]:
     """Measure all subjects in one process; if it dies, use a process each. Return reports, and reasons by subject."""
     if not subjects:
         return [], {}
     try:
-        return [session.examine(module, report, subjects, modules)], {}
+        return [session.examine(module, report, subjects, modules, processes)], {}
     except MeasurementError as error:
         if len(subjects) == 1 or session.limit.left_s() == 0:
             return [], {subject.key: str(error) for subject in subjects}
@@ -167,12 +174,10 @@ def run(spec_json: str) -> MemoryReport:
         importlib.import_module(module)
     # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
     gc.freeze()
-    # Children can run in parallel, because each child counts only its own pages. Leave processors free for the proof.
-    parallel = max(1, available_cores() - spec.threads)
     context, results = get_context("fork"), dict[str, Memory | str]()
-    for first in range(0, len(spec.subjects), parallel):
+    for first in range(0, len(spec.subjects), spec.processes):
         started: dict[str, tuple[ForkProcess, Connection]] = {}
-        for subject in spec.subjects[first : first + parallel]:
+        for subject in spec.subjects[first : first + spec.processes]:
             reader, writer = context.Pipe(duplex=False)
             child = context.Process(target=_measure, args=(subject, spec, writer))
             child.start()

@@ -58,12 +58,16 @@ class Subject(Frozen):
 
 
 class ChildSpec(Frozen):
-    """Subjects for a child process, which imports ``modules`` and then opens each subject with ``loader``."""
+    """Subjects for a child process, which imports ``modules`` and then opens each subject with ``loader``.
+
+    A child that measures in processes of its own runs up to ``processes`` of them at once.
+    """
 
     subjects: tuple[Subject, ...]
     loader: str
     threads: int
     modules: tuple[str, ...] = ()
+    processes: int = 1
 
 
 class LaunchSpec(ChildSpec):

@@ -272,10 +272,12 @@ class Session:
                 return measured
 
     def examine(
-        self, module: str, report: type[Report], subjects: Sequence[Subject], modules: tuple[str, ...]
+        self, module: str, report: type[Report], subjects: Sequence[Subject], modules: tuple[str, ...], processes: int
     ) -> Report:
         """Return the report of a child process about the subjects' memory or proofs."""
-        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+        spec = ChildSpec(
+            subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules, processes=processes
+        )
         return run_child(module, spec, report, self.limit)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport], caches: Caches) -> LaunchReport:

@@ -25,6 +25,7 @@ def test_a_subjects_memory_is_counted_and_a_failing_subject_affects_no_other(tmp
         ),
         loader=LOADER,
         threads=1,
+        processes=3,
     )
     report = run_child("tasks.measure.benchmark.diagnostics", spec, MemoryReport, Limit())
     assert set(report.memory) == {"small/eager", "large/eager"}
