@@ -82,7 +82,9 @@ class Machine(Session):
     night: Night | None = None
     names: tuple[str, ...] = SUBJECTS
 
-    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport], caches: Caches) -> LaunchReport:
+    def _launch(
+        self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport], caches: Caches, *_: object
+    ) -> LaunchReport:
         assert self.night is not None
         reports = {}
         for subject in subjects:

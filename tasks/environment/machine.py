@@ -141,6 +141,13 @@ def available_cores() -> int:
     return len(affinity())
 
 
+def available_memory() -> int:
+    """Return the bytes of memory that processes can still allocate on this host or, if less, in this container."""
+    available = psutil.virtual_memory().available
+    limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
+    return min(available, int(limit) - int(used)) if used and limit and limit.isdecimal() else available
+
+
 def versions(*further: str) -> dict[str, str]:
     """Return the versions of Python, the `LIBRARIES` and the `further` distributions."""
     installed = {name: installed_version(name) or "not installed" for name in (*LIBRARIES, *further)}

@@ -50,7 +50,7 @@ _MOST_REQUESTS = 1 << 17
 _STOP = np.int64(-1).tobytes()
 
 
-def run(spec_json: str) -> CapacityReport:
+def run(spec_json: str, _wait: object = None) -> CapacityReport:
     """Execute a `CapacitySpec`; this process must not call torch, because its workers are forked."""
     spec = CapacitySpec.model_validate_json(spec_json)
     importlib.import_module(spec.loader.partition(":")[0])

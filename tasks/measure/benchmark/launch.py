@@ -20,7 +20,7 @@ from torch import Tensor
 from tasks.data.outputs import tensors_of
 from tasks.data.tensor_files import Golden
 from tasks.environment.machine import affinity
-from tasks.measure.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
+from tasks.measure.benchmark.messages import LaunchOrder, LaunchReport, LaunchSpec, Subject, SubjectReport
 from tasks.measure.benchmark.rounds import Eviction, Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.runtimes.base import runtime_named
 
@@ -30,26 +30,31 @@ TOLERANCE = 1e-3
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
-def run(spec_json: str) -> LaunchReport:
-    """Execute a `LaunchSpec` in this process, before other code starts threads or sets the affinity."""
-    spec = LaunchSpec.model_validate_json(spec_json)
-    pin(spec.threads)
+def run(spec_json: str, wait: Callable[[], str]) -> LaunchReport:
+    """Load a `LaunchSpec`, wait for a `LaunchOrder` and execute it, before other code starts threads."""
+    spec, own = LaunchSpec.model_validate_json(spec_json), affinity()
+    processors = choose_processors(spec.threads, own)
+    # Two launches load on different processors at the same time, and then time on the same processors in turn.
+    others = [processor for processor in own if processor not in processors]
+    pin(spec.threads, others if spec.loads_beside else own)
     torch.set_num_interop_threads(spec.threads)
     with torch.inference_mode():
         ready, refused = _load_all(spec)
+        loaded_s = time.monotonic() - spec.spawned_at
+        order, began = LaunchOrder.model_validate_json(wait()), time.monotonic()
+        if spec.loads_beside:
+            _move(processors)
         # Without `gc.freeze`, garbage collection before a block would take time to visit every model, and would evict
         # data from caches.
         gc.freeze()
-        subjects = {name: loaded for name, (loaded, _, _) in ready.items()}
-        calls = warm_up_all(spec, subjects)
+        subjects = {name: loaded for name, (loaded, _, _) in ready.items() if name in order.keys}
+        calls = warm_up_all(spec.profile, order, subjects)
         round_s = time_rounds(spec, subjects, calls)
-        single_s = time_singles(spec, subjects)
-        budget_s = spec.cold_share * (time.monotonic() - spec.spawned_at)
-        cold_s = time_cold_rounds(spec, subjects, Eviction(affinity()), budget_s)
+        single_s = time_singles(spec, order, subjects)
+        budget_s = spec.cold_share * (loaded_s + time.monotonic() - began)
+        cold_s = time_cold_rounds(spec, order, subjects, Eviction(affinity()), budget_s)
     reports = {}
-    for name in (subject.key for subject in spec.subjects):
-        if name not in ready:
-            continue
+    for name in subjects:
         _, load_s, first_call_s = ready[name]
         reports[name] = SubjectReport(
             load_s=load_s,
@@ -66,11 +71,18 @@ def run(spec_json: str) -> LaunchReport:
     )
 
 
-def pin(threads: int) -> None:
-    """Use only `threads` processors and `threads` torch threads in this process."""
+def pin(threads: int, allowed: Sequence[int]) -> None:
+    """Use only `threads` of the `allowed` processors, and `threads` torch threads, in this process."""
     with suppress(OSError):  # some sandboxes block ``sched_setaffinity``
-        os.sched_setaffinity(0, choose_processors(threads, affinity()))
+        os.sched_setaffinity(0, choose_processors(threads, allowed))
     torch.set_num_threads(threads)
+
+
+def _move(processors: Sequence[int]) -> None:
+    """Use only these processors in all threads of this process, which the libraries started while loading."""
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread has ended, or a sandbox blocks ``sched_setaffinity``
+            os.sched_setaffinity(int(thread.name), processors)
 
 
 def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:

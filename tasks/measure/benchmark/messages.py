@@ -52,6 +52,11 @@ class Subject(Frozen):
         """Key of the subject in reports."""
         return self.name.key(self.setting)
 
+    def size_bytes(self) -> int:
+        """Return the size of the candidate's files on disk."""
+        folders = {self.folder, *self.shared.values()}
+        return sum(path.stat().st_size for folder in folders for path in Path(folder).rglob("*") if path.is_file())
+
     def files(self) -> CandidateFiles:
         """Return the candidate's files."""
         return CandidateFiles(Path(self.folder), {kind: Path(folder) for kind, folder in self.shared.items()})
@@ -71,18 +76,26 @@ class ChildSpec(Frozen):
 
 
 class LaunchSpec(ChildSpec):
-    """A request for a launch; later launches repeat the first launch's ``calls`` and ``cold_rounds``.
+    """What a launch loads, in an order that depends on ``seed``, and how it times the subjects.
 
-    ``cold_share`` limits the first launch's cold rounds to a fraction of the time since ``spawned_at``.
+    ``loads_beside`` says whether another launch loads at the same time, on the processors that are used for timing.
+    ``cold_share`` limits the first launch's cold rounds to a fraction of the time that the launch needs.
     """
 
     profile: Profile
     seed: int
+    loads_beside: bool = False
+    cold_share: float
+    spawned_at: float
+
+
+class LaunchOrder(Frozen):
+    """Keys of the subjects to time; later launches repeat the ``calls`` and ``cold_rounds`` of the first launch."""
+
+    keys: tuple[str, ...]
     calls: dict[str, int] = Field(default={})
     single_calls: int
     cold_rounds: int | None = None
-    cold_share: float
-    spawned_at: float
 
 
 class SubjectReport(Frozen):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tasks.measure.benchmark.messages import LaunchSpec
+from tasks.measure.benchmark.messages import LaunchOrder, LaunchSpec, Profile
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,9 +110,9 @@ def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[
     return order
 
 
-def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, int]:
+def warm_up_all(profile: Profile, order: LaunchOrder, subjects: Mapping[str, Loaded]) -> dict[str, int]:
     """Warm up every subject; return each subject's number of calls per block."""
-    profile, calls = spec.profile, dict(spec.calls)
+    calls = dict(order.calls)
     for name, loaded in subjects.items():
         with loaded.scope():
             if name in calls:
@@ -133,30 +133,30 @@ def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[st
     return round_s
 
 
-def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, list[float]]:
+def time_singles(spec: LaunchSpec, order: LaunchOrder, subjects: Mapping[str, Loaded]) -> dict[str, list[float]]:
     """Time single calls of every subject except the baseline's copy; return the durations in seconds, by subject."""
     single_s: dict[str, list[float]] = {}
-    if not spec.single_calls:
+    if not order.single_calls:
         return single_s
     for name in [subject.key for subject in spec.subjects if subject.setting != "a/a" and subject.key in subjects]:
         loaded, samples = subjects[name], single_s.setdefault(name, [])
         with loaded.scope(), no_garbage_collection():
             end = time.perf_counter() + spec.profile.single_s
-            while not samples or (len(samples) < spec.single_calls and time.perf_counter() < end):
+            while not samples or (len(samples) < order.single_calls and time.perf_counter() < end):
                 samples.append(_elapsed(loaded.call, 1))
     return single_s
 
 
 def time_cold_rounds(
-    spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
+    spec: LaunchSpec, order: LaunchOrder, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
     """Time one cold call per subject and round; `budget_s` limits the number of rounds in the first launch only."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():
-        order = balanced_rounds(sorted(subjects), spec.cold_rounds or spec.profile.cold_rounds, spec.seed)
-        for index, names in enumerate(order):
-            spent = spec.cold_rounds is None and time.perf_counter() - began > budget_s
+        rounds = balanced_rounds(sorted(subjects), order.cold_rounds or spec.profile.cold_rounds, spec.seed)
+        for index, names in enumerate(rounds):
+            spent = order.cold_rounds is None and time.perf_counter() - began > budget_s
             if spent and index and index % 2 == 0:
                 break
             for name in names:

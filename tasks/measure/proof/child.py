@@ -15,7 +15,7 @@ from torch import Tensor
 from storage.errors import UnavailableError
 from tasks.data.outputs import distance, tensors_of, worst
 from tasks.data.tensor_files import Golden
-from tasks.environment.machine import require_installed
+from tasks.environment.machine import affinity, require_installed
 from tasks.measure.benchmark.launch import pin
 from tasks.measure.benchmark.messages import ChildSpec, Subject
 from tasks.measure.benchmark.rounds import warm_up
@@ -45,10 +45,10 @@ _PRODUCT_MODULE = re.compile(r"Conv|Linear|LSTM|GRU|RNN")
 _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 
 
-def run(spec_json: str) -> ProofReport:
+def run(spec_json: str, _wait: object = None) -> ProofReport:
     """Make a proof for each subject of a `ChildSpec`, or report the error that prevented the proof."""
     spec = ChildSpec.model_validate_json(spec_json)
-    pin(spec.threads)
+    pin(spec.threads, affinity())
     # Create the sampler before any runtime starts threads, because only later threads inherit the sampler's events.
     try:
         require_installed("Naming the instructions that ran", ["capstone"], "instructions")

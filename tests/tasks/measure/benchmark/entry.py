@@ -17,7 +17,7 @@ class Collector(Frozen):
     frozen: int
 
 
-def run(spec: str) -> Collector:
+def run(spec: str, _wait: object) -> Collector:
     """Fail where `spec` is ``fail``; report the collector's state otherwise."""
     if spec == "fail":
         raise ValueError("asked to fail")

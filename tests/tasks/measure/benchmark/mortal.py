@@ -13,7 +13,7 @@ from tasks.measure.benchmark.messages import ChildSpec
 from tasks.values.proofs import Proof, ProofReport
 
 
-def run(spec_json: str) -> ProofReport:
+def run(spec_json: str, _wait: object) -> ProofReport:
     """Look at each subject of a `ChildSpec`."""
     spec = ChildSpec.model_validate_json(spec_json)
     for subject in spec.subjects:

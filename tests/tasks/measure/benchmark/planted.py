@@ -1,9 +1,10 @@
 """Loaders of planted subjects for benchmark children: how much work a subject does stands in its file ``plan.json``.
 
 ``work`` is the number of matrix products in a call, ``wrong`` makes the output differ from the golden one, ``fails`` is
-an exception's message, ``dies`` a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With
-``simulated``, a call takes no real time: the clock that blocks are timed with is put forward, by 10 to 30% more or less
-than the work asks for, or than ``cold_work`` does where the caches have just been emptied.
+an exception's message, ``dies`` a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds, ``diary`` a file to
+which each call adds its process. With ``simulated``, a call takes no real time: the clock that blocks are timed with is
+put forward, by 10 to 30% more or less than the work asks for, or than ``cold_work`` does where the caches have just
+been emptied.
 """
 
 from __future__ import annotations
@@ -89,6 +90,9 @@ def load(subject: Subject) -> Loaded:
     held = torch.ones(details.get("mebibytes", 0), 1 << 18)
 
     def call() -> torch.Tensor:
+        if diary := details.get("diary"):
+            with Path(diary).open("a", encoding="ascii") as file:
+                file.write(f"{os.getpid()}\n")
         result = matrix
         for _ in range(work):
             result = result @ matrix

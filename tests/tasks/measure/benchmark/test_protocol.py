@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from storage.errors import MeasurementError
+from tasks.environment.machine import available_cores
+from tasks.measure.benchmark import protocol
 from tasks.measure.benchmark.messages import LaunchReport, Subject, SubjectReport
 from tasks.measure.benchmark.protocol import Contest, Measured, Session
 from tasks.workload.recipe import CandidateName
@@ -90,6 +94,24 @@ def test_a_contender_is_compared_with_the_current_bundle_in_the_same_launches(tm
     assert ratio.value == pytest.approx(3, rel=0.15)
     assert ratio.low < ratio.value < ratio.high
     assert measured.over_current("old/eager") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("together", [True, False])
+def test_two_launches_load_together_if_there_is_memory_and_are_timed_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
+    if together and available_cores() < 2:
+        pytest.skip("two launches need two processors")
+    monkeypatch.setattr(protocol, "available_memory", lambda: 1 << (40 if together else 20))
+    diary = tmp_path / "diary"
+    SESSION.measure([plan(tmp_path, BASELINE, work=1, diary=str(diary))])
+    processes = diary.read_text(encoding="ascii").splitlines()
+    if together:
+        # The baseline and its copy are called once each while they are loaded.
+        assert sorted(Counter(processes[:4]).values()) == [2, 2]
+        processes = processes[4:]
+    assert len(list(groupby(processes))) == TINY.launches == len(set(processes))
 
 
 @pytest.mark.slow

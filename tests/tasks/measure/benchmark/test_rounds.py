@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.measure.benchmark.messages import LaunchSpec, Profile
+from tasks.measure.benchmark.messages import LaunchOrder, LaunchSpec, Profile
 from tasks.measure.benchmark.rounds import Loaded, balanced_rounds, time_cold_rounds
 
 NAMES = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
@@ -25,10 +25,13 @@ def test_pairs_of_rounds_are_mirror_images(names: list[str], pairs: int, seed: i
         assert sum(positions) / len(positions) == (len(flat) - 1) / 2
 
 
-def spec(cold_rounds: int | None, most: int = 6) -> LaunchSpec:
+def spec(most: int = 6) -> LaunchSpec:
     profile = Profile(name="any", launches=1, rounds=2, budget_s=0, cold_rounds=most)
-    more = {"cold_rounds": cold_rounds, "cold_share": 0, "single_calls": 0, "spawned_at": 0.0}
-    return LaunchSpec(subjects=(), loader="", threads=1, profile=profile, seed=1, **more)  # type: ignore[arg-type]
+    return LaunchSpec(subjects=(), loader="", threads=1, profile=profile, seed=1, cold_share=0, spawned_at=0)
+
+
+def order(cold_rounds: int | None) -> LaunchOrder:
+    return LaunchOrder(keys=(), single_calls=0, cold_rounds=cold_rounds)
 
 
 class Traced:
@@ -47,7 +50,7 @@ class Traced:
 @pytest.mark.slow
 def test_every_cold_call_follows_an_eviction_and_pairs_of_rounds_are_mirror_images() -> None:
     traced = Traced()
-    times = time_cold_rounds(spec(4), traced.subjects(), traced.evict, 0.0)
+    times = time_cold_rounds(spec(), order(4), traced.subjects(), traced.evict, 0.0)
     assert traced.order[::2] == ["evict"] * 8
     called = traced.order[1::2]
     assert called[:2] == called[3:1:-1]
@@ -61,5 +64,5 @@ def test_every_cold_call_follows_an_eviction_and_pairs_of_rounds_are_mirror_imag
 def test_the_first_launch_makes_at_least_one_pair_and_at_most_the_profiles_number(most: int) -> None:
     for budget_s, rounds in ((0.0, 2), (3600.0, 2 * most)):
         traced = Traced()
-        times = time_cold_rounds(spec(None, 2 * most), traced.subjects(), traced.evict, budget_s)
+        times = time_cold_rounds(spec(2 * most), order(None), traced.subjects(), traced.evict, budget_s)
         assert {len(each) for each in times.values()} == {rounds}
