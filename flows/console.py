@@ -191,12 +191,13 @@ def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
         yield from wrapped(" ", gains(chosen))
     elif judged := [row for row in rows if row["became"] in _NEAREST]:
         nearest = min(judged, key=lambda row: _NEAREST.index(str(row["became"])))
-        name = shortened(str(nearest["candidate"]), WIDTH // 2)
         result = "no bundle is published"
         if night.get("outcome") == "kept":
             result = "the current bundle stays"
+            nearest = next((row for row in judged if row["over_current"] and row["became"] == "pass"), nearest)
         elif night.get("warning"):
             result = "the current bundle is unknown"
+        name = shortened(str(nearest["candidate"]), WIDTH // 2)
         yield from wrapped("→", f"{result}; the closest candidate is {name}, {became(nearest)}: {nearest['why']}")
 
 

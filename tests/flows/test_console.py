@@ -23,6 +23,7 @@ def row(recipe: str, became: str | None = None, why: str = "", **changes: Any) -
         "deciding_speedup_low": 5.0, "deciding_speedup_high": 5.9, "resolution": 0.08, "is_baseline": False,
         "status": "failed" if became in ("failed", "skipped") else "ok", "method": "dynamic", "baseline": "float/eager",
         "best_float": "float/eager", "over_best_float": 5.43, "runtime_gain": 2.0, "int8_gain": 2.715,
+        "over_current": None,
     }  # fmt: skip
     return good | changes
 
@@ -75,7 +76,13 @@ def test_without_a_winner_the_nearest_and_its_reason_are_shown() -> None:
         "  min_speedup requires 1.5, but the measured value is uncertain (interval: 1.1",
         "  to 1.9)",
     ]
-    assert "→ the current bundle stays; the closest candidate is" in printed(rows, outcome="kept")[-3]
+    stays = "→ the current bundle stays; the closest candidate is"
+    assert printed(rows, outcome="kept")[-3].startswith(f"{stays} float16/torchscript")
+    passing = row("int8", "pass", "passes all 4 rules; it is 0.9 to 1.1 times as fast as the current bundle")
+    [line, _] = printed([*rows, passing | {"over_current": 1.0}], outcome="kept")[-2:]
+    assert line.startswith(f"{stays} int8/torchscript, passes:")
+    # Without a comparison, the runtime of a passing candidate cannot be deployed.
+    assert printed([*rows, passing], outcome="kept")[-3].startswith(f"{stays} float16/torchscript")
 
 
 @pytest.mark.parametrize("outcome", ["failed", "skipped"])
