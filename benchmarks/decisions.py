@@ -37,8 +37,8 @@ import numpy as np
 
 from benchmarks.simulated import BASELINE, CANDIDATES, COPY, SUBJECTS, Conditions, Machine, Night, lines, subject
 from tasks.decide.gate import judge
+from tasks.measure.benchmark.contest import Contest, Measured
 from tasks.measure.benchmark.messages import PROFILES, LaunchReport
-from tasks.measure.benchmark.protocol import Contest, Measured
 from tasks.measure.benchmark.statistics import CHECKED_AT, Noise, Ratio, Sample
 from tasks.workload import Workload
 from tasks.workload.recipe import CandidateName

@@ -11,8 +11,9 @@ from pydantic import Field
 from storage.errors import MeasurementError
 from tasks.environment.machine import available_cores
 from tasks.measure.benchmark.child import run_child
+from tasks.measure.benchmark.contest import Measured
 from tasks.measure.benchmark.messages import ChildSpec, Subject
-from tasks.measure.benchmark.protocol import Measured, Session
+from tasks.measure.benchmark.protocol import Session
 from tasks.measure.benchmark.statistics import Noise, Ratio, Sample
 from tasks.values.refs import Frozen
 from tasks.values.results import ServedCapacity

@@ -20,8 +20,9 @@ import psutil
 from storage.errors import MeasurementError
 from tasks.environment.machine import available_cores
 from tasks.measure.benchmark.child import describe_end
+from tasks.measure.benchmark.contest import Measured
 from tasks.measure.benchmark.messages import ChildSpec, Memory, MemoryReport, Subject
-from tasks.measure.benchmark.protocol import Measured, Session
+from tasks.measure.benchmark.protocol import Session
 from tasks.measure.benchmark.statistics import Ratio, percentiles
 from tasks.values.proofs import Proof, ProofReport
 from tasks.values.results import Timing

@@ -14,9 +14,10 @@ from tasks.environment.machine import fingerprint, host_conditions, observe
 from tasks.environment.sources import code_digest
 from tasks.measure.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.measure.benchmark.child import Limit
+from tasks.measure.benchmark.contest import Contest
 from tasks.measure.benchmark.diagnostics import diagnose, timings_of
 from tasks.measure.benchmark.messages import Profile, Subject
-from tasks.measure.benchmark.protocol import LOCK, Contest, Session
+from tasks.measure.benchmark.protocol import LOCK, Session
 from tasks.measure.benchmark.statistics import verdict_of
 from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.values.job import Fact, Job, Workspace

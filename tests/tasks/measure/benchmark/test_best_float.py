@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tasks.decide.gate import Judgement, judge
+from tasks.measure.benchmark.contest import Contest, Measured
 from tasks.measure.benchmark.diagnostics import timings_of
-from tasks.measure.benchmark.protocol import Contest, Measured, Session
+from tasks.measure.benchmark.protocol import Session
 from tasks.workload.recipe import CandidateName
 from tests.tasks.decide.test_gate import row, workload
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan

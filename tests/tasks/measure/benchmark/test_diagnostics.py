@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tasks.measure.benchmark.contest import Contest, Measured
 from tasks.measure.benchmark.diagnostics import Diagnosis, diagnose, timings_of
 from tasks.measure.benchmark.messages import LaunchReport, Memory, Subject, SubjectReport
-from tasks.measure.benchmark.protocol import Contest, Measured, Session
+from tasks.measure.benchmark.protocol import Session
 from tasks.values.proofs import Proof
 from tasks.workload.recipe import CandidateName
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan

@@ -14,8 +14,9 @@ import pytest
 from storage.errors import MeasurementError
 from tasks.environment.machine import available_cores
 from tasks.measure.benchmark import protocol
+from tasks.measure.benchmark.contest import Contest, Measured
 from tasks.measure.benchmark.messages import LaunchReport, Subject, SubjectReport
-from tasks.measure.benchmark.protocol import Contest, Measured, Session
+from tasks.measure.benchmark.protocol import Session
 from tasks.workload.recipe import CandidateName
 from tests.tasks.measure.benchmark.planted import LOADER, TINY, plan
 
