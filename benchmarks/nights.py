@@ -56,6 +56,7 @@ QUANTITIES: dict[str, Callable[[Night], float]] = {
 def run(tree: Path, store: Path, profile: str) -> Night:
     """Run a night of a source tree, and read what it took from its output and its store."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "DO_NOT_TRACK": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise, every process compiles the modules
     command = [sys.executable, "-m", "flows", "nightly", "--profile", profile, "--store", str(store)]
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         begun = time.perf_counter()
@@ -67,7 +68,8 @@ def run(tree: Path, store: Path, profile: str) -> Night:
         output.seek(0)
         text = output.read()
     if process.returncode not in (0, 3):
-        sys.exit(f"the night of {tree} ended with {process.returncode}:\n{text[-3000:]}")
+        failed = "\n".join(line for line in text.splitlines() if "fail" in line.lower())
+        sys.exit(f"the night of {tree} ended with {process.returncode}:\n{failed or text[-3000:]}")
     benchmarks = sum(float(match["seconds"]) for match in _BENCHMARK.finditer(text))
     with duckdb.connect(str(store / "results.duckdb"), read_only=True) as results:
         [run_id] = results.execute("select max_by(run_id, started_at) from runs").fetchone() or ("",)

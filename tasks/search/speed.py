@@ -28,7 +28,7 @@ from tasks.workload.workload import Workload
 
 _LAUNCHES = 2
 PROFILE = Profile(
-    name="search", launches=_LAUNCHES, rounds=8, budget_s=0, warm_up_s=0.3, single_calls=10, single_s=0.02,
+    name="search", launches=_LAUNCHES, rounds=8, budget_s=0, warm_up_s=0.03, single_calls=10, single_s=0.02,
     cold_rounds=4,
 )  # fmt: skip
 _COLD_ROUNDS = 12  # number of rounds with cold caches, if `benchmark.caches` is cold

@@ -25,14 +25,14 @@ class Profile(Frozen):
     budget_s: float
     block_s: float = 0.02
     warm_up_calls: int = 10
-    warm_up_s: float = 0.3
+    warm_up_s: float = 0.1
     single_calls: int = 1000
     single_s: float = 0.3
     cold_rounds: int = 40
 
 
 PROFILES = {
-    "quick": Profile(name="quick", launches=3, rounds=8, budget_s=60, warm_up_s=0.1, single_s=0.1),
+    "quick": Profile(name="quick", launches=3, rounds=8, budget_s=60, warm_up_s=0.03, single_s=0.1),
     "standard": Profile(name="standard", launches=5, rounds=16, budget_s=300),
     "full": Profile(name="full", launches=10, rounds=20, budget_s=900),
 }  # fmt: skip

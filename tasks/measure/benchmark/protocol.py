@@ -21,7 +21,7 @@ _SEED = 29592
 # Number of launches that time subjects whose speed does not affect decisions.
 _FEWEST = 2
 # Cold calls take this fraction of the time of a launch's earlier steps, which is less if they do not decide.
-_COLD_SHARE: dict[Caches, float] = {"warm": 1 / 12, "cold": 1 / 3}
+_COLD_SHARE: dict[Caches, float] = {"warm": 1 / 24, "cold": 1 / 3}
 # Memory of a launch: libraries, and how much a byte of a candidate's files can take. Float weights are also packed.
 _PROCESS_BYTES, _BYTES_PER_BYTE = 1 << 30, 6
 
