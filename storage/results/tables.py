@@ -172,7 +172,7 @@ MEASUREMENTS = Table(
         *_ends("speedup", "of the 95% interval for speedup"),
         Column("blocks", INT, "number of timed blocks", "blocks"),
         Column("calls_per_block", INT, "number of calls in a timed block", "calls"),
-        Column("load_s", REAL, "median time to load the model in a fresh process", "seconds"),
+        Column("load_s", REAL, "shortest time to load the model in a fresh process", "seconds"),
         Column("first_call_s", REAL, "median duration of the first call in a fresh process", "seconds"),
         Column("rss_loaded_bytes", INT, "increase in resident memory when the model is loaded", "bytes"),
         Column("peak_rss_bytes", INT, "peak resident memory minus the memory before the model was loaded", "bytes"),
