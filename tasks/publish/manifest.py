@@ -60,7 +60,7 @@ def manifest_of(
         "recipe": recipe.model_dump(mode="json"),
         "engine": runtime.engine(recipe),
         "required_isa": {
-            "architecture": platform.machine(),
+            "architecture": " or ".join(runtime.architectures) or platform.machine(),
             "instructions": runtime.required_instructions(recipe),
             "packaged_on": this_machine().cpu,
         },

@@ -140,6 +140,7 @@ class Runtime(RuntimeTraits):
     extra: ClassVar[str] = ""  # nightquant's extra that installs the runtime, or "" for a runtime without an extra
     compiles: ClassVar[bool] = False  # whether building a candidate takes minutes
     runs_engine: ClassVar[bool] = False  # whether torch's quantized engine provides the kernels
+    architectures: ClassVar[tuple[str, ...]] = ()  # that run the files, if not only this host's
     main_file: ClassVar[str] = ""  # the file that a program opens, if a bundle has several files
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # a warning for users who open the files

@@ -13,6 +13,7 @@ class ExecuTorch(Runtime):
 
     extra = "executorch"
     distributions = ("executorch", "torch", "torchao")
+    architectures = ("x86_64", "aarch64")
     limits = (
         limit("weights", "int8", reason="its kernels for quantized layers need int8 weights"),
         limit("activations", "float", "static", "dynamic-per-row", reason=_PER_ROW),

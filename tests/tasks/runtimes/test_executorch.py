@@ -213,6 +213,7 @@ def test_a_bundle_verifies_without_the_exporter_and_its_card_shows_a_program_tha
     assert done.stdout.startswith("good")
     card = (bundle / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "ExecuTorch also runs the file on Arm processors, but its speed was measured on x86-64." in card
+    assert "| needs | x86_64 or aarch64, executorch " in card
     usage = card.partition("```python\n")[2].partition("```")[0]
     program = f"import torch\nimages = torch.rand(2, 3, 16, 16)\n{usage}\nprint(outputs[0].shape)"
     done = subprocess.run([sys.executable, "-c", program], cwd=bundle, capture_output=True, text=True, check=False)
