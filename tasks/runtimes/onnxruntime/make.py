@@ -135,11 +135,14 @@ def _quantize_statically(
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
     augmented, similar = target.with_suffix(".augmented"), set[str]()
+    # The tools write a file beside the model and delete it, but other processes may be checking the exported folder.
+    linked = target.with_name("exported.onnx")
+    linked.symlink_to(exported.resolve())
 
     def ranges(observer: str) -> TensorsData:
         method, options = _CALIBRATION[observer]
         calibrator = create_calibrator(
-            exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
+            linked, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
         )
         if method == CalibrationMethod.Percentile:
             calibrator.collector = _Histograms(calibrator, similar)
@@ -154,6 +157,7 @@ def _quantize_statically(
         extremes = ranges("min-max")
         tensors_range.data.update({name: extremes[name] for name in similar})
     augmented.unlink()
+    linked.unlink()
     quantizer = QDQQuantizer(
         proto,
         per_channel=spec.layers[EVERY].granularity == "channel",

@@ -64,6 +64,28 @@ def source() -> Any:
     )
 
 
+@pytest.mark.slow
+def test_a_static_quantization_writes_nothing_beside_the_exported_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exported, folder, written = tmp_path / "shared" / "model.onnx", tmp_path / "made", list[Path]()
+    infer = onnx.shape_inference.infer_shapes_path
+
+    def noted(model: str, output: str, **options: Any) -> None:
+        infer(model, output, **options)
+        written.append(Path(output).parent)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes_path", noted)
+    for each in (exported.parent, folder):
+        each.mkdir()
+    with_a_shared_bias(exported, "between", "Tanh")
+    spec = spec_of(StaticRecipe(name="int8", runtimes=("onnxruntime",), method="static"))
+    OnnxMaker().quantize(exported, folder, spec, frozenset(), source())
+    assert folder in written
+    assert exported.parent not in written
+    assert [path.name for path in folder.iterdir()] == ["model.onnx"]
+
+
 # The tools call the first copy of the bias bias_10. They then refuse what keeps its input's scale (Transpose), and
 # write a wrong file with anything else.
 @pytest.mark.parametrize("operator", ["Tanh", "Transpose"])
