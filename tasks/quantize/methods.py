@@ -100,11 +100,15 @@ class DynamicPerRowRecipe(MethodRecipe):
     """Types of modules to quantize."""
     embedding_bits: Literal[8] | None = None
     """Number of bits per embedding value. Without this key, embeddings stay in float."""
+    linear_bits: Literal[4, 8] = 8
+    """Number of bits per weight of a Linear layer. With 4 bits, every 32 weights share a scale (`executorch` only)."""
 
     def spec(self) -> Spec:
         """Return a spec whose operators compute the same numbers on every processor."""
         types = (*self.modules, *(["Embedding"] if self.embedding_bits else []))
         layers = dict.fromkeys(types, Layer("int8", "channel", "dynamic-per-row"))
+        if "Linear" in layers and self.linear_bits == 4:
+            layers["Linear"] = Layer("int4", "group", "dynamic-per-row")
         return Spec.of(self, layers=layers, operators="own", tolerance=1e-2)
 
 

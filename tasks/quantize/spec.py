@@ -18,7 +18,7 @@ _REPEATED = 50  # maximum length of a recipe's name before the number of float m
 EVERY = "*"  # type name that stands for every type with a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
-Granularity = Literal["tensor", "channel"]
+Granularity = Literal["tensor", "channel", "group"]  # a group is 32 weights of a channel
 Activations = Literal["float", "dynamic-per-tensor", "dynamic-per-row", "static"]
 Property = Literal[
     "form", "weights", "granularities", "activations", "arithmetic", "engine", "memory_format", "onednn", "operators"

@@ -35,6 +35,9 @@ EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions needed to export 
 OTHER_METHOD = 'it does not support the "{method}" method'
 _TORCHS_OWN = "it uses neither torch's memory formats nor torch's oneDNN kernels"
 WITHOUT_TORCH = (limit("memory_format", "contiguous", reason=_TORCHS_OWN), limit("onednn", True, reason=_TORCHS_OWN))
+WITHOUT_GROUPS = limit(
+    "granularities", "tensor", "channel", reason="its kernels have no 4-bit weights: use linear_bits = 8, or executorch"
+)
 EXPORTED_LIMITS = (
     limit("activations", "float", "dynamic-per-tensor", "static", reason=OTHER_METHOD),
     *WITHOUT_TORCH,

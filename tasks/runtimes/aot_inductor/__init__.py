@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from tasks.quantize.spec import limit, spec_of
-from tasks.runtimes.base import Maker, Opener, Runtime
+from tasks.runtimes.base import WITHOUT_GROUPS, Maker, Opener, Runtime
 
 if TYPE_CHECKING:
     from tasks.workload.recipe import Recipe
@@ -21,6 +21,7 @@ class AotInductor(Runtime):
     main_file = "model.pt2"
     limits = (
         limit("onednn", True, reason="a compiled package cannot switch oneDNN off"),
+        WITHOUT_GROUPS,
         limit(
             "form",
             "ordinary",

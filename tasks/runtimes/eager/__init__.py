@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tasks.runtimes.base import Maker, Opener, Runtime
+from tasks.runtimes.base import WITHOUT_GROUPS, Maker, Opener, Runtime
 
 
 class Eager(Runtime):
     """The converted module, which cannot run without nightquant, so the candidate is measured but never published."""
 
     distributions = ("torch",)
+    limits = (WITHOUT_GROUPS,)
     runs_engine = True
     hands_over = False
 

@@ -15,7 +15,7 @@ class ExecuTorch(Runtime):
     distributions = ("executorch", "torch", "torchao")
     architectures = ("x86_64", "aarch64")
     limits = (
-        limit("weights", "int8", reason="its kernels for quantized layers need int8 weights"),
+        limit("weights", "int8", "int4", reason="its kernels for quantized layers need int8 weights"),
         limit("activations", "float", "static", "dynamic-per-row", reason=_PER_ROW),
         limit("arithmetic", "float32", reason=OTHER_METHOD),
         *WITHOUT_TORCH,

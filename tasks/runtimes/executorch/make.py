@@ -77,8 +77,10 @@ def _quantized(source: ModelSource, spec: Spec, excluded: frozenset[str], axes: 
         return trained
     if not spec.layers:
         return Trained(source.float_model(), {})
-    from tasks.runtimes.executorch.quantizer import quantize  # torchao takes seconds to import
+    from tasks.runtimes.executorch.quantizer import quantize, with_four_bits  # torchao takes seconds to import
 
+    if "group" in spec.granularities:
+        return Trained(with_four_bits(source.float_model(), excluded), {})
     graph = _export(source.float_model(), source, axes).module()
     assert isinstance(graph, fx.GraphModule)
     return quantize(graph, spec, source, excluded)

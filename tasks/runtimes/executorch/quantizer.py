@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import torch
 from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
-from torch import fx
+from torch import fx, nn
+from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerGroup, quantize_
 from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
 
 from tasks.quantize.pt2e import LEAST_SCALE, OBSERVERS, batch_norms, is_product, quantize_graph
@@ -14,6 +15,7 @@ from tasks.quantize.source import ModelSource, Trained
 from tasks.quantize.spec import Spec
 
 _aten = torch.ops.aten
+_GROUP = 32
 
 
 class _Quantizer(xnnpack.XNNPACKQuantizer):  # type: ignore[misc]
@@ -34,6 +36,17 @@ def quantize(graph: fx.GraphModule, spec: Spec, source: ModelSource, excluded: f
     _name_owners(graph)
     folded = dict(batch_norms(graph))  # conversion folds them in place
     return Trained(quantize_graph(graph, _quantizer(spec, excluded), source, spec.calibration), folded)
+
+
+def with_four_bits(model: nn.Module, excluded: frozenset[str]) -> nn.Module:
+    """Quantize the weights of a model's Linear layers in place, in groups, and the activations per row at run time."""
+
+    def is_chosen(module: nn.Module, path: str) -> bool:
+        return type(module) is nn.Linear and path not in excluded and module.in_features % _GROUP == 0
+
+    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(_GROUP))
+    quantize_(model, config, is_chosen)
+    return model
 
 
 def _quantizer(spec: Spec, excluded: frozenset[str]) -> _Quantizer:

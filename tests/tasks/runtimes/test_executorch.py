@@ -77,6 +77,12 @@ def test_a_recipe_is_refused_in_one_line_or_not_at_all(keys: dict[str, Any], rea
     assert "\n" not in obstacle
 
 
+@pytest.mark.parametrize("runtime", sorted(set(RUNTIMES) - {RUNTIME}))
+def test_no_other_runtime_takes_4_bit_weights(runtime: str) -> None:
+    asked = METHODS["dynamic-per-row"].model_validate(recipe(**ROWS, linear_bits=4))
+    assert RUNTIMES[runtime].obstacle(asked)
+
+
 @pytest.mark.parametrize(
     ("keys", "least", "most"),
     [
@@ -142,6 +148,15 @@ def test_a_recurrent_model_takes_one_length_and_leaves_its_layers_float(words: M
     # ExecuTorch itself accepts three steps, because they are fewer than 256 columns of two, and skips the last step.
     with pytest.raises(MeasurementError, match=r"\[2, 'any'\].* but not \[\[3, 1\].* axis time of tokens has length 2"):
         pipeline.opened(candidate, store)(torch.zeros(3, 1, dtype=torch.int64), *torch.zeros(2, 2, 1, 8))
+
+
+def test_linear_layers_take_4_bit_weights_in_groups_of_32(words: MakeJob, store: ArtifactStore) -> None:
+    model = {"kind": "word-lm", "embedding_size": 64, "hidden_size": 64, "layers": 1}
+    job = words(recipe(**ROWS, linear_bits=4), benchmark={"baseline": "float/eager", "sequence_length": 2}, model=model)
+    candidate = built(job, store)
+    assert set(left_float(candidate)) == {"encoder", "rnn"}
+    state = torch.rand(2, 1, 1, 64)
+    assert 0.005 < off(job, candidate, store, torch.arange(2).reshape(2, 1) % 5, *state) < 0.1
 
 
 def test_what_cannot_be_int8_is_refused(words: MakeJob, images: MakeJob, store: ArtifactStore) -> None:
