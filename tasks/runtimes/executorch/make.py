@@ -81,7 +81,11 @@ def _quantized(source: ModelSource, spec: Spec, excluded: frozenset[str], axes: 
 
     if "group" in spec.granularities:
         return Trained(with_four_bits(source.float_model(), excluded), {})
-    graph = _export(source.float_model(), source, axes).module()
+    program = _export(source.float_model(), source, axes)
+    if "LSTM" in spec.layers:  # unroll the LSTMs before products are chosen
+        table = torch.export.default_decompositions().items()  # type: ignore[no-untyped-call]
+        program = program.run_decompositions({operator: how for operator, how in table if "lstm" in str(operator)})
+    graph = program.module()
     assert isinstance(graph, fx.GraphModule)
     return quantize(graph, spec, source, excluded)
 

@@ -44,7 +44,8 @@ def with_four_bits(model: nn.Module, excluded: frozenset[str]) -> nn.Module:
     def is_chosen(module: nn.Module, path: str) -> bool:
         return type(module) is nn.Linear and path not in excluded and module.in_features % _GROUP == 0
 
-    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(_GROUP))
+    int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
+    config = Int8DynamicActivationIntxWeightConfig(weight_dtype=int4, weight_granularity=PerGroup(_GROUP))
     quantize_(model, config, is_chosen)
     return model
 
