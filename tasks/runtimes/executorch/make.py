@@ -23,6 +23,7 @@ from tasks.quantize.trained import Rounded
 from tasks.runtimes.base import Made, Maker
 from tasks.runtimes.executorch.open import LARGEST, LENGTHS, MODEL, open_program
 
+_LACK = "XNNPACK has no int8 kernel for this {type}"
 _HINT = "Remove executorch from the recipe's `runtimes`."
 # Positions of the factors of each product. An int8 product is a float product of dequantized values.
 _FACTORS = {"convolution": (0, 1), "linear": (0, 1), "mm": (0, 1), "addmm": (1, 2), "embedding": (0,)}
@@ -43,7 +44,8 @@ class ExecuTorchMaker(Maker):
         (folder / MODEL).write_bytes(content)
         products = list(_products(lowered))
         int8 = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
-        coverage = cover_products(model, spec, int8, quantized.folded, "XNNPACK has no int8 kernel for this {type}")
+        lack = "beside 4-bit layers, this {type} stays in float" if "group" in spec.granularities else _LACK
+        coverage = cover_products(model, spec, int8, quantized.folded, lack)
         if "Embedding" in spec.layers:
             raise nothing_quantized(spec, [leaf for leaf in coverage if leaf.type == "Embedding"], "embedding")
         reference = quantized.model if spec.training is not None else model
