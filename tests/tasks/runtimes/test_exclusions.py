@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from tasks.runtimes import onnx_model
 from tasks.runtimes.base import CandidateFiles, runtime_named
 from tasks.runtimes.exported import ExportedMaker
 from tasks.runtimes.onnxruntime import make as onnx_quantize
+from tasks.runtimes.openvino import open as openvino_open
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 
@@ -74,8 +76,16 @@ STATIC = spec_of(StaticRecipe(name="int8", method="static", activation_observer=
 @pytest.mark.parametrize("excluded", [set(), {"attention.out_proj", "tower"}], ids=["nothing", "two"])
 @pytest.mark.slow
 def test_the_tools_quantize_all_linear_layers_that_are_not_excluded(
-    sharing: tuple[nn.Module, Path], tmp_path: Path, runtime: str, spec: Spec, excluded: set[str]
+    sharing: tuple[nn.Module, Path],
+    tmp_path: Path,
+    runtime: str,
+    spec: Spec,
+    excluded: set[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Some processors compute OpenVINO's excluded layers in bfloat16, whose rounding this network's tanh amplifies.
+    in_float = partial(openvino_open._compile, INFERENCE_PRECISION_HINT="f32")
+    monkeypatch.setattr(openvino_open, "_compile", in_float)
     (model, exported), maker = sharing, runtime_named(runtime).maker()
     assert isinstance(maker, ExportedMaker)
     maker.quantize(exported, tmp_path, spec, frozenset(excluded), source())
