@@ -241,6 +241,7 @@ def forms() -> None:
 def networks() -> None:
     """Print the table of networks."""
     from tasks.runtimes.executorch import make
+    from tasks.runtimes.executorch.open import MODEL, open_program
 
     quantized: Callable[..., Any] = make._quantized
     kept: list[nn.Module] = []
@@ -263,10 +264,12 @@ def networks() -> None:
         outputs = {"float": model(images[:4])}
         with TemporaryDirectory() as folder:
             for runtime in ("executorch", "openvino"):
-                path = Path(folder, runtime)
-                quantize(model, recipe, (images[:4],), runtime=runtime, target=path, calibration=[(images,)])
-                call = runtime_named(runtime).opener().open(CandidateFiles(path, {}), 1).call
-                outputs[runtime] = first_of(call(images[:4]))
+                target = Path(folder, runtime)
+                quantize(model, recipe, (images[:4],), runtime=runtime, target=target, calibration=[(images,)])
+            # The folder lacks the notes of a stored candidate, which the opener of programs would read.
+            program = open_program(Path(folder, "executorch", MODEL), 1)
+            compiled = runtime_named("openvino").opener().open(CandidateFiles(Path(folder, "openvino"), {}), 1).call
+            outputs["executorch"], outputs["openvino"] = first_of(program(images[:4])), first_of(compiled(images[:4]))
         outputs["torchao"] = first_of(kept[-1](images[:4]))
         pairs = ("executorch torchao", "executorch float", "torchao float", "openvino float", "executorch openvino")
         cells = (f"{distance(*(outputs[part] for part in pair.split())):.2%}" for pair in pairs)
