@@ -23,7 +23,7 @@ from storage.root import Entry, StoreRoot, cache_folder
 YOUNG_S = 24 * 3600.0
 # Runs resume interrupted training and searches, but hardly ever after a month.
 _UNFINISHED_S = 30 * 24 * 3600.0
-_ABOUT_CANDIDATES = ("outputs", "evaluation", "proof")
+_ABOUT_CANDIDATES = ("outputs", "evaluation", "proof", "memory")
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # Match only names that nightquant writes, so that `store gc` on the wrong folder does not remove other files.
 _TEMPORARY = re.compile(
@@ -56,9 +56,10 @@ def collect(
 ) -> Collected:
     """Remove artifacts that no bundle and no row from the latest nights references; never remove rows.
 
-    The rows of each workload's latest `keep_nights` nights count. The inputs, the evaluation and the proof of a
-    referenced artifact are also kept, and so are artifacts that are less than a day old at `now` (Unix time). Raise
-    `NightRunningError` if a run is using the store, because the run may reuse an artifact that no row refers to yet.
+    The rows of each workload's latest `keep_nights` nights count. The inputs, the evaluation, the proof and the memory
+    of a referenced artifact are also kept, and so are artifacts that are less than a day old at `now` (Unix time).
+    Raise `NightRunningError` if a run is using the store, because the run may reuse an artifact that no row refers to
+    yet.
     """
     root = StoreRoot.of(root)
     if not root.list("results") and not root.list("artifacts"):

@@ -26,6 +26,8 @@ _ISA = (
 _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 # Prefixes of environment variables that select the kernels of torch, oneDNN, MKL and nightquant.
 _SELECTING = ("ATEN_", "DNNL_", "MKL_", "NIGHTQUANT_ISA", "ONEDNN_")
+# Prefixes of environment variables that select or set the allocator.
+_ALLOCATING = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
 
 
 class Machine(Frozen):
@@ -170,6 +172,14 @@ def host_conditions(*distributions: str) -> dict[str, object]:
         "environment": machine.environment,
         "versions": {name: installed_version(name) for name in distributions},
         "variables": {name: value for name, value in os.environ.items() if name.startswith(_SELECTING)},
+    }
+
+
+def memory_conditions() -> dict[str, object]:
+    """Return the settings of the allocator and of the kernel that affect a process's resident memory."""
+    return {
+        "allocator": {name: value for name, value in os.environ.items() if name.startswith(_ALLOCATING)},
+        "huge pages": _read("/sys/kernel/mm/transparent_hugepage/enabled"),
     }
 
 

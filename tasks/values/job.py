@@ -78,7 +78,7 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Fact(Generic[T]):
-    """Location of a fact about a candidate: an evaluation or a proof, but never a measurement, which later runs reuse.
+    """Location of a fact about a candidate, which later runs reuse: an evaluation, a proof or memory, but never a time.
 
     The location is derived from `conditions` and the `candidate`'s files. The fact is an instance of `model`.
     """

@@ -81,9 +81,11 @@ def test_candidates_keep_their_inputs_outputs_and_facts(tmp_path: Path) -> None:
     made["fine-tuned"] = make(tmp_path, "fine-tuned", checkpoint=made["checkpoint"])
     made["converted"] = make(tmp_path, "converted", fine_tuned=made["fine-tuned"])
     made["candidate"] = make(tmp_path, "candidate", converted=made["converted"])
-    made |= {kind: make(tmp_path, kind, candidate=made["candidate"]) for kind in ("outputs", "evaluation", "proof")}
+    made |= {
+        kind: make(tmp_path, kind, candidate=made["candidate"]) for kind in ("outputs", "evaluation", "proof", "memory")
+    }
     other = make(tmp_path, "candidate", converted=made["converted"], runtime="other")
-    about_other = {make(tmp_path, kind, candidate=other) for kind in ("outputs", "evaluation", "proof")}
+    about_other = {make(tmp_path, kind, candidate=other) for kind in ("outputs", "evaluation", "proof", "memory")}
     write_night(tmp_path, NIGHTS[0], [measurement("run", NIGHTS[0], artifact_digest=made["candidate"])], "run")
     done = collect(tmp_path, 1, now=TOMORROW)
     assert left(tmp_path) == set(made.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import resource
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -116,27 +116,32 @@ class Diagnosis:
             self.unknown.setdefault(name, {}).update(dict.fromkeys(columns, reason))
 
 
-def diagnose(
-    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Mapping[str, Proof]
-) -> Diagnosis:
-    """Measure memory and, in parallel, collect the proofs missing from `known`; neither result depends on wall time."""
-    diagnosis, unknown = Diagnosis(proofs=dict(known)), [subject for subject in subjects if subject.key not in known]
+def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, ...], known: Diagnosis) -> Diagnosis:
+    """Return `known` with the missing proofs and memory, which do not depend on wall time.
+
+    Two processes collect half of the proofs each, if the host has processors for both.
+    """
+    diagnosis = Diagnosis(dict(known.memory), dict(known.proofs))
+    unproven = [subject for subject in subjects if subject.key not in known.proofs]
+    unmeasured = [subject for subject in subjects if subject.key not in known.memory]
+    halves = 2 if available_cores() >= 2 * session.threads else 1
+    with ThreadPoolExecutor(halves) as pool:
+        proving = [
+            pool.submit(look, session, _PROOF, ProofReport, unproven[start::halves], modules) for start in range(halves)
+        ]
+        for reports, unproved in (proofs.result() for proofs in proving):
+            diagnosis.lack(Proof.model_fields, unproved)
+            for report in reports:
+                diagnosis.proofs |= report.proofs
+                diagnosis.lack(Proof.model_fields, report.refused)
+                if report.unsampled:
+                    diagnosis.lack(_SAMPLED, dict.fromkeys(report.proofs, report.unsampled))
     # Processes that measure memory can run in parallel, because each counts only its own pages.
-    processes = max(1, available_cores() - (session.threads if unknown else 0))
-    with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(look, session, __name__, MemoryReport, subjects, modules, processes)
-        proofs, unproven = look(session, _PROOF, ProofReport, unknown, modules)
-        memories, unmeasured = measuring.result()
+    memories, refused = look(session, __name__, MemoryReport, unmeasured, modules, available_cores())
     for memory in memories:
         diagnosis.memory |= memory.memory
-        unmeasured |= memory.refused
-    for proof in proofs:
-        diagnosis.proofs |= proof.proofs
-        unproven |= proof.refused
-        if proof.unsampled:
-            diagnosis.lack(_SAMPLED, dict.fromkeys(proof.proofs, proof.unsampled))
-    diagnosis.lack(Memory.model_fields, unmeasured)
-    diagnosis.lack(Proof.model_fields, unproven)
+        refused |= memory.refused
+    diagnosis.lack(Memory.model_fields, refused)
     return diagnosis
 
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from typing import TypeVar
 
+from storage.artifacts import ArtifactStore
 from storage.errors import StoreError
 from storage.humanize import plural
 from storage.locks import host_lock
 from storage.results import Setting
 from tasks.data.tensor_files import GOLDEN
-from tasks.environment.machine import fingerprint, host_conditions, observe
+from tasks.environment.machine import fingerprint, host_conditions, memory_conditions, observe
 from tasks.environment.sources import code_digest
 from tasks.measure.benchmark.capacity import eligible_subjects, measure_capacity
 from tasks.measure.benchmark.child import Limit
 from tasks.measure.benchmark.contest import Contest
-from tasks.measure.benchmark.diagnostics import diagnose, timings_of
-from tasks.measure.benchmark.messages import Profile, Subject
+from tasks.measure.benchmark.diagnostics import Diagnosis, diagnose, timings_of
+from tasks.measure.benchmark.messages import Memory, Profile, Subject
 from tasks.measure.benchmark.protocol import LOCK, Session
 from tasks.measure.benchmark.statistics import verdict_of
 from tasks.runtimes.base import CandidateFiles, runtime_named
@@ -26,6 +28,8 @@ from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.values.results import BenchmarkResult
 from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
+
+T = TypeVar("T", bound=Frozen)
 
 
 class BenchmarkCandidate(Frozen):
@@ -96,8 +100,8 @@ def benchmark(
         before = observe(settings.threads)
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.key in measured.names()]
-        facts = proof_facts(workload, candidates, measured.names())
-        known = {name: proof for name, fact in facts.items() if (proof := fact.find(workspace.store))}
+        memories, proofs = memory_facts(workload, candidates), proof_facts(workload, candidates)
+        known = Diagnosis(_found(memories, timed, workspace.store), _found(proofs, timed, workspace.store))
         diagnosis = diagnose(session, timed, measured.launches[0].modules, known)
         after = observe(settings.threads)
         # Measure capacity last, so that its load does not affect the recorded state of the host.
@@ -105,11 +109,10 @@ def benchmark(
             workspace.progress(0, 1, "capacity measurements")
         promising = [each.key for each in candidates if each.may_be_promoted or each.is_current]
         served, unserved = measure_capacity(session, timed, eligible_subjects(measured, promising), workload)
-    for name in facts.keys() & (diagnosis.proofs.keys() - known.keys()):
-        # A later run may be able to sample missing instructions.
-        if diagnosis.proofs[name].instructions is not None:
-            with suppress(StoreError):  # the next run can repeat the proof, but cannot recover lost timings
-                facts[name].keep(diagnosis.proofs[name], workspace.store)
+    # A later run may be able to sample missing instructions.
+    complete = {name: proof for name, proof in diagnosis.proofs.items() if proof.instructions is not None}
+    _keep(memories, diagnosis.memory, known.memory, workspace.store)
+    _keep(proofs, complete, known.proofs, workspace.store)
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     return BenchmarkResult(
         workload=workload.name,
@@ -170,19 +173,39 @@ def fastest_float(
     return CandidateName.parse(best), reason + (f", {1 / nearest:.3g} times as fast as the next" if nearest else "")
 
 
-def proof_facts(
-    workload: Workload, candidates: Sequence[BenchmarkCandidate], timed: Collection[str]
-) -> dict[str, Fact[Proof]]:
-    """Return a `Fact` for each timed candidate's proof; empty if the gate decides by their time shares."""
-    facts: dict[str, Fact[Proof]] = {}
-    for each in candidates if workload.gate.min_int8_time_share is None else ():
-        if each.key in timed:
-            opener = runtime_named(each.candidate.runtime).module("open")
-            conditions = {
-                "code": code_digest("tasks.measure.proof.child", opener),
-                "host": host_conditions("capstone"),
-                "golden": each.outputs.digest,  # contains the inputs
-                "threads": workload.benchmark.threads,
-            }
-            facts[each.key] = Fact("proof", Proof, each.candidate, conditions)
-    return facts
+def memory_facts(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> dict[str, Fact[Memory]]:
+    """Return a `Fact` for each candidate's memory, which differs little between runs under equal conditions."""
+    return {
+        each.key: Fact("memory", Memory, each.candidate, _conditions(workload, each, __name__) | memory_conditions())
+        for each in candidates
+    }
+
+
+def proof_facts(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> dict[str, Fact[Proof]]:
+    """Return a `Fact` for each candidate's proof; empty if the gate decides by their time shares."""
+    if workload.gate.min_int8_time_share is not None:
+        return {}
+    return {
+        each.key: Fact("proof", Proof, each.candidate, _conditions(workload, each, "tasks.measure.proof.child"))
+        for each in candidates
+    }
+
+
+def _conditions(workload: Workload, candidate: BenchmarkCandidate, code: str) -> dict[str, object]:
+    return {
+        "code": code_digest(code, runtime_named(candidate.candidate.runtime).module("open")),
+        "host": host_conditions("capstone"),
+        "golden": candidate.outputs.digest,  # contains the inputs
+        "threads": workload.benchmark.threads,
+    }
+
+
+def _found(facts: Mapping[str, Fact[T]], subjects: Sequence[Subject], store: ArtifactStore) -> dict[str, T]:
+    found = {each.key: facts[each.key].find(store) for each in subjects if each.key in facts}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _keep(facts: Mapping[str, Fact[T]], values: Mapping[str, T], known: Mapping[str, T], store: ArtifactStore) -> None:
+    for name in facts.keys() & (values.keys() - known.keys()):
+        with suppress(StoreError):  # the next run can repeat the work, but cannot recover lost timings
+            facts[name].keep(values[name], store)

@@ -24,8 +24,8 @@ def _planted_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.measure.benchmark.diagnostics._PROOF", "tests.tasks.measure.benchmark.mortal")
 
 
-def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), known: dict[str, Proof] | None = None) -> Diagnosis:
-    return diagnose(Session(FLOAT, TINY, loader=LOADER), subjects, modules, known or {})
+def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), known: Diagnosis | None = None) -> Diagnosis:
+    return diagnose(Session(FLOAT, TINY, loader=LOADER), subjects, modules, known or Diagnosis())
 
 
 @pytest.mark.slow
@@ -42,15 +42,16 @@ def test_a_candidate_that_kills_its_processes_affects_no_other_candidate(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_memory_process_that_dies_loses_no_proof_and_a_stored_proof_is_not_made_again(tmp_path: Path) -> None:
+def test_a_memory_process_that_dies_loses_no_proof_and_what_is_known_is_not_measured_again(tmp_path: Path) -> None:
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
-    known = {"float/eager": Proof(int8_time_share=0.125)}
+    proof, memory = Proof(int8_time_share=0.125), Memory(rss_loaded_bytes=1, peak_rss_bytes=2)
+    known = Diagnosis({"float/eager": memory}, {"float/eager": proof})
     found = diagnosed(*subjects, modules=("tests.tasks.measure.benchmark.mortal_import",), known=known)
-    assert found.memory == {}
-    assert found.proofs == known | {"int8/eager": Proof(int8_time_share=0.5)}
-    for subject in subjects:
-        why = found.unknown[subject.key]["peak_rss_bytes"]
-        assert why.startswith("The diagnostics process was killed by SIGSEGV. ")
+    assert found.memory == {"float/eager": memory}
+    assert found.proofs == {"float/eager": proof, "int8/eager": Proof(int8_time_share=0.5)}
+    assert set(found.unknown) == {"int8/eager"}
+    why = found.unknown["int8/eager"]["peak_rss_bytes"]
+    assert why.startswith("The diagnostics process was killed by SIGSEGV. ")
 
 
 def launch(block_s: dict[str, float]) -> LaunchReport:

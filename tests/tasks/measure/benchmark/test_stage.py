@@ -14,7 +14,7 @@ from tasks.environment.machine import fingerprint
 from tasks.measure.benchmark.capacity import measure_capacity
 from tasks.measure.benchmark.messages import PROFILES
 from tasks.measure.benchmark.protocol import Session
-from tasks.measure.benchmark.stage import BenchmarkCandidate, benchmark, proof_facts
+from tasks.measure.benchmark.stage import BenchmarkCandidate, benchmark, memory_facts, proof_facts
 from tasks.values.job import Job, Workspace
 from tasks.values.results import BenchmarkResult
 from tasks.workload import Workload, read_workload
@@ -82,12 +82,31 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(result: Be
 def test_complete_proofs_are_kept_unless_the_gate_decides_by_their_times(
     result: BenchmarkResult, job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
-    facts = proof_facts(job.workload, candidates, result.proofs)
+    facts = proof_facts(job.workload, candidates)
     # Without instructions, for example in a container that does not allow sampling, a proof is incomplete.
     complete = {name for name in facts if result.proofs[name].instructions is not None}
     assert {name for name, fact in facts.items() if fact.find(store)} == complete
     gate = job.workload.gate.model_copy(update={"min_int8_time_share": 0.5})
-    assert proof_facts(job.workload.model_copy(update={"gate": gate}), candidates, result.proofs) == {}
+    assert proof_facts(job.workload.model_copy(update={"gate": gate}), candidates) == {}
+
+
+@pytest.mark.slow
+def test_memory_is_kept_until_a_setting_of_the_allocator_changes(
+    result: BenchmarkResult,
+    job: Job[Workload],
+    candidates: list[BenchmarkCandidate],
+    store: ArtifactStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {row.recipe: row for row in result.timings if row.setting == "primary"}
+    facts = memory_facts(job.workload, candidates)
+    kept = {name: fact.find(store) for name, fact in facts.items()}
+    assert {name: memory and memory.peak_rss_bytes for name, memory in kept.items()} == {
+        f"{recipe}/eager": row.peak_rss_bytes for recipe, row in rows.items()
+    }
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    changed = memory_facts(job.workload, candidates)
+    assert [fact.find(store) for fact in changed.values()] == [None, None]
 
 
 @pytest.mark.slow
