@@ -121,7 +121,7 @@ def _columns(request: Asked, target: str) -> dict[str, bool]:
             f'--data "{request.data}" is not a table.',
             hint=f"Pass a file in one of these formats: {', '.join(_TABLES)}.",
         )
-    from tasks.data.tables import columns_of
+    from tasks.data.columns import columns_of
 
     columns = columns_of(Path(request.data))
     if target and target not in columns:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Protocol, TypeVar, TypeVarTuple
+from dataclasses import dataclass, field
+from typing import TypeVar, TypeVarTuple
 
 from rich.console import Console
 
-from flows.execution.workers import STARTED, LostError, Workers
-from flows.reporter import reporter_for
+from flows.execution.workers import STARTED, LostError, StoppedError, Workers
+from flows.reporter import Reporter, reporter_for
 from flows.settings import load_settings
 from storage.errors import NightquantError, StoreError, UnavailableError
 from storage.results import Row
@@ -31,10 +33,11 @@ from tasks.values.results import (
 )
 from tasks.workload import Workload
 from tasks.workload.gate import Gate
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.rules import RULES, rows_to_decide
 
 R = TypeVar("R")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _LIMIT_S = 900.0  # for data, model and weights, and for the build of one candidate
 _EVALUATION_S = 60.0  # longest expected duration of one evaluation on a sample
@@ -44,16 +47,45 @@ _FLOAT = Recipe.model_validate({"name": "float", "method": "none", "runtimes": [
 _PENDING = "the trial ended first"
 
 
-class Run(Protocol):
-    """Callable that runs a stage for at most `limit_s` seconds; `label` names the stage in messages."""
+@dataclass
+class Run:
+    """Callable that runs a stage in a worker process, and shows the stage on standard error."""
+
+    workers: Workers
+    reporter: Reporter
+    store: str
+    at_once: int
+    default_s: float
 
     def __call__(self, stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
-        """Return the stage's result; raise `LostError` if the stage was stopped or its process died."""
+        """Return the stage's result; raise `LostError` if the stage exceeded `limit_s` or its process died."""
+        self.reporter.started(label)
+        began, failure = time.monotonic(), "it was stopped"
+        try:
+            value = self.workers.run(stage, label, limit_s or self.default_s, self.store, *args)
+            failure = ""
+            return value
+        except StoppedError:
+            raise
+        except NightquantError:
+            failure = "the message below gives the reason"
+            raise
+        finally:
+            self.reporter.finished(label, time.monotonic() - began, failure)
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """Yield the results of `work` in the order of the items, of which up to `at_once` are in work."""
+        threads = ThreadPoolExecutor(self.at_once)
+        try:
+            yield from threads.map(work, items)
+        finally:
+            # After an interruption, the stages end when `running` stops the workers.
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
 def running(store: str) -> Iterator[Run]:
-    """Provide a callable that runs stages in one worker process, and shows each stage on standard error."""
+    """Provide a `Run` with as many workers as a night has."""
     settings = load_settings()
     default_s = settings.stage_timeout_s if "stage_timeout_s" in settings.model_fields_set else _LIMIT_S
     with ExitStack() as stack:
@@ -63,22 +95,9 @@ def running(store: str) -> Iterator[Run]:
             if unit != STARTED:
                 reporter.progressed(label, done, total, unit)
 
-        workers = stack.enter_context(Workers(1, available_cores(), settings.cache, listener=receive))
-
-        def run(stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
-            reporter.started(label)
-            began, failure = time.monotonic(), "it was stopped"
-            try:
-                value = workers.run(stage, label, limit_s or default_s, store, *args)
-                failure = ""
-                return value
-            except NightquantError:
-                failure = "the message below gives the reason"
-                raise
-            finally:
-                reporter.finished(label, time.monotonic() - began, failure)
-
-        yield run
+        threads = max(1, available_cores() // settings.workers)
+        workers = stack.enter_context(Workers(settings.workers, threads, settings.cache, listener=receive))
+        yield Run(workers, reporter, store, settings.workers, default_s)
 
 
 def built(workload: Workload, run: Run) -> Preview:
@@ -86,23 +105,27 @@ def built(workload: Workload, run: Run) -> Preview:
     found = run(preview, f"{workload.name}: data and model", workload)
     if (job := found.job) is None:
         return found
-    candidates, tracebacks, failed = [], list(found.tracebacks), dict[str, list[str]]()
     samples = _CALIBRATION if workload.brings_weights else 1
-    for name in workload.candidates():
+
+    def tried(name: CandidateName) -> CandidatePreview | NightquantError:
+        label, recipe = f"{workload.name} · {name}: build", workload.recipe_named(name.recipe).cheap_variant(samples)
         try:
-            label = f"{workload.name} · {name}: build"
-            candidate = run(
-                try_candidate, label, job, workload.recipe_named(name.recipe).cheap_variant(samples), name.runtime
-            )
+            return run(try_candidate, label, job, recipe, name.runtime)
         except StoreError:  # not the candidate's fault
             raise
         except NightquantError as error:
-            candidate = CandidatePreview(candidate=name, obstacle=str(error))
-            tracebacks += [error.in_full()] if isinstance(error, LibraryError) else []
+            return error
+
+    candidates, tracebacks, failed = [], list(found.tracebacks), dict[str, list[str]]()
+    names = workload.candidates()
+    for name, result in zip(names, run.each(tried, names), strict=True):
+        if isinstance(result, NightquantError):
+            tracebacks += [result.in_full()] if isinstance(result, LibraryError) else []
             # A run skips candidates that this host does not support. Missing packages have already been reported.
-            if not isinstance(error, UnavailableError):
-                failed.setdefault(str(error), []).append(str(name))
-        candidates.append(candidate)
+            if not isinstance(result, UnavailableError):
+                failed.setdefault(str(result), []).append(str(name))
+            result = CandidatePreview(candidate=name, obstacle=str(result))
+        candidates.append(result)
     problems = (*found.problems, *(f"{', '.join(names)}: {message}" for message, names in failed.items()))
     found = found.model_copy(
         update={"candidates": tuple(candidates), "problems": problems, "tracebacks": tuple(dict.fromkeys(tracebacks))}
@@ -175,12 +198,12 @@ def compared(workload: Workload, found: Preview, run: Run) -> Iterator[Preview]:
     job, reference = Job(workload, found.job.dataset, found.job.checkpoint), found.reference
     comparing = _Comparing(job, reference, run, {reference.evaluation.samples: reference.evaluation})
     candidates, problems = list(found.candidates), list(found.problems)
-    for index, row in enumerate(found.candidates):
-        if not row.uncompared or row.built is None:
-            continue
-        candidates[index] = comparing.compare(row, row.built)
-        if candidates[index].obstacle:
-            problems.append(f"{row.candidate}: {candidates[index].obstacle}")
+    pending = [(index, row) for index, row in enumerate(candidates) if row.uncompared and row.built is not None]
+    rows = run.each(comparing.compare, [row for _, row in pending])
+    for (index, _), row in zip(pending, rows, strict=True):
+        candidates[index] = row
+        if row.obstacle:
+            problems.append(f"{row.candidate}: {row.obstacle}")
         yield found.model_copy(update={"candidates": tuple(candidates), "problems": tuple(problems)})
 
 
@@ -192,9 +215,12 @@ class _Comparing:
     reference: Reference
     run: Run
     _float: dict[int, Evaluation]  # evaluations of the float model, keyed by number of samples
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def compare(self, row: CandidatePreview, candidate: CandidateRef) -> CandidatePreview:
-        """Return the candidate's preview with the comparison and any loss, or the reason why neither is known."""
+    def compare(self, row: CandidatePreview) -> CandidatePreview:
+        """Return a built candidate's preview with the comparison and any loss, or the reason why neither is known."""
+        candidate = row.built
+        assert candidate is not None
         label = f"{self.job.workload.name} · {candidate.name}"
         try:
             row_s = self.run(pace, f"{label}: pace", self.job, candidate, limit_s=_EVALUATION_S)
@@ -227,9 +253,10 @@ class _Comparing:
         return row.model_copy(update={"loss": loss})
 
     def _reference(self, count: int) -> Evaluation:
-        if count not in self._float:
-            self._float[count] = _evaluated(count, self.job, self.reference.candidate, self.run)
-        return self._float[count]
+        with self._lock:
+            if count not in self._float:
+                self._float[count] = _evaluated(count, self.job, self.reference.candidate, self.run)
+            return self._float[count]
 
 
 def undecided(comparison: Comparison, before: Evaluation, gate: Gate, available: int) -> str:

@@ -1,21 +1,18 @@
-"""Read columns from Parquet, CSV and JSON Lines files, split the rows, and prepare features and targets as samples."""
+"""Split the rows of a table, and prepare features and targets as samples."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from storage.errors import InputError
 from storage.transfer import fetch
+from tasks.data.columns import read_columns
 from tasks.data.samples import TARGET, Description, absence_note, find_or_write, numbered, write_split
 from tasks.data.sections import TableData
 from tasks.environment.libraries import reported_as
@@ -27,42 +24,6 @@ from tasks.workload.base import TableFile
 SPLITS = ("train", "valid", "calibration", "test")
 # Keys that do not affect the data set's content.
 NOT_CONTENT = {"uri", "sha256"}
-_READERS: Mapping[str, Callable[[Path], pa.Table]] = {
-    "parquet": pq.read_table,
-    "csv": pyarrow.csv.read_csv,
-    "jsonl": pyarrow.json.read_json,
-}
-
-
-def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
-    """Read the named columns and, if `data.split` is set, the split column; refuse missing values."""
-    columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
-    table = _read(path, data.kind)
-    if lacking := [name for name in columns if name not in table.column_names]:
-        raise InputError(
-            f"{path} lacks these columns: {', '.join(lacking)}.",
-            hint=f"Correct the column names in [data]. Available columns: {', '.join(table.column_names)}.",
-        )
-    table = table.select(columns)
-    if gaps := [name for name in table.column_names if table[name].null_count]:
-        raise InputError(
-            f"{path} has missing values in these columns: {', '.join(gaps)}.",
-            hint="Fill in the values, or remove the affected rows.",
-        )
-    return table
-
-
-def columns_of(path: Path) -> dict[str, bool]:
-    """Return whether each column is numeric; the suffix of `path` determines the file format."""
-    number_types = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
-    schema = _read(path, path.suffix.removeprefix(".")).schema
-    return {column.name: any(is_type(column.type) for is_type in number_types) for column in schema}
-
-
-def _read(path: Path, kind: str) -> pa.Table:
-    hint = "Correct the file, or set data.kind to the file's format."
-    with reported_as(f"{path} cannot be read as a {kind} file", hint):
-        return _READERS[kind](path)
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:

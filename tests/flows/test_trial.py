@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,18 @@ import pytest
 import torch
 
 from flows.execution.workers import LostError
-from flows.trial import built, compared, undecided
+from flows.trial import built, compared, running, undecided
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
 from tasks.quantize.spec import spec_of
 from tasks.run.stages import evaluate, pace
 from tasks.runtimes.base import CandidateFiles
+from tasks.values.job import Workspace
 from tasks.values.refs import ArtifactRef
 from tasks.values.results import CandidatePreview, Comparison, Evaluation, Preview
 from tasks.workload import Workload
 from tasks.workload.gate import Gate
-from tests.flows.trials import runner, tried_out
+from tests.flows.trials import Here, tried_out
 from tests.tasks.domains.custom.own import own
 from tests.tasks.outliers import write_networks
 
@@ -51,7 +53,7 @@ def workload(folder: Path, **changed: Any) -> Workload:
 
 
 def previewed(folder: Path, **changed: Any) -> dict[str, CandidatePreview]:
-    found = tried_out(workload(folder, **changed), runner(folder / "store"))
+    found = tried_out(workload(folder, **changed), Here(folder / "store"))
     assert not found.problems
     assert (found.metric, found.is_percentage) == ("accuracy", True)
     return {each.candidate: each for each in found.candidates}
@@ -79,7 +81,7 @@ def test_a_float_model_no_better_than_a_constant_answer_is_reported_unless_its_w
     changes = {"uri": str(folder / "zeros.pth")} if kind == "uri" else {}
     recipe = [{"name": "float", "method": "none"}]
     asked = workload(folder, checkpoint={"kind": kind} | changes, recipe=recipe)
-    warned = tried_out(asked, runner(folder / "store")).data_notes
+    warned = tried_out(asked, Here(folder / "store")).data_notes
     assert [note.partition(", so")[0] for note in warned if "constant" in note] == [
         "the float model's accuracy is 12.5 on 600 samples, no better than the best constant answer (12.5)"
     ] * (kind == "uri")
@@ -90,11 +92,11 @@ def tried(weights: Path) -> tuple[Workload, Preview]:
     """A trial before its comparisons."""
     planted = {"kind": "uri", "uri": str(weights / "planted.pth")}
     asked = workload(weights, checkpoint=planted, gate={"max_quality_drop": 0.5})
-    return asked, built(asked, runner(weights / "store"))
+    return asked, built(asked, Here(weights / "store"))
 
 
 def ended(tried: tuple[Workload, Preview], weights: Path, before: Any) -> dict[str, CandidatePreview]:
-    *_, found = compared(*tried, runner(weights / "store", before))
+    *_, found = compared(*tried, Here(weights / "store", before))
     return {str(row.candidate): row for row in found.candidates}
 
 
@@ -159,3 +161,23 @@ def test_a_test_split_that_is_too_small_for_the_bound_is_reported_with_a_suffici
     assert found.startswith(said)
     assert found.endswith("; there are 1,000") is bool(said)
     assert undecided(comparison, before, Gate(), available=1000) == ""
+
+
+def meet(workspace: Workspace, folder: Path, own: str, other: str) -> str:
+    """Return the stage's own name as soon as the other stage runs too."""
+    (folder / own).touch()
+    deadline = time.monotonic() + 60
+    while not (folder / other).exists():
+        assert time.monotonic() < deadline, f"{other} does not run beside {own}"
+        time.sleep(0.01)
+    return own
+
+
+@pytest.mark.slow
+def test_two_workers_run_stages_side_by_side_and_the_results_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTQUANT_WORKERS", "2")
+    names = {"first": "second", "second": "first"}
+    with running(str(tmp_path / "store")) as run:
+        assert list(run.each(lambda own: run(meet, own, tmp_path, own, names[own]), names)) == list(names)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -13,21 +13,25 @@ from tasks.values.results import Preview
 from tasks.workload import Workload
 
 R = TypeVar("R")
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
 Before = Callable[[Callable[..., object], str, tuple[Any, ...]], object]
 
 
-def runner(store: Path, before: Before | None = None) -> Run:
-    """Run stages here; if `before` returns a value for a stage, its label and its arguments, use the value."""
-    workspace = Workspace(ArtifactStore(store))
+class Here(Run):
+    """Runs stages here, in turn; if `before` returns a value for a stage, its label and its arguments, uses it."""
 
-    def run(stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
-        given = before(stage, label, args) if before else None
-        return stage(workspace, *args) if given is None else given  # type: ignore[return-value]
+    def __init__(self, store: Path, before: Before | None = None) -> None:
+        self._workspace, self._before = Workspace(ArtifactStore(store)), before
 
-    return run
+    def __call__(self, stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
+        given = self._before(stage, label, args) if self._before else None
+        return stage(self._workspace, *args) if given is None else given  # type: ignore[return-value]
+
+    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        return map(work, items)
 
 
 def tried_out(workload: Workload, run: Run) -> Preview:

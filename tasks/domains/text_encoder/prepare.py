@@ -13,10 +13,11 @@ from torch import Tensor
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError
 from storage.transfer import fetch
+from tasks.data.columns import read_columns
 from tasks.data.python_sources import library_files, sample_sources
 from tasks.data.samples import TARGET, Description, find_or_write, numbered, shortened, write_split
 from tasks.data.sections import TextTable
-from tasks.data.tables import NOT_CONTENT, read_columns, rows_of_splits
+from tasks.data.tables import NOT_CONTENT, rows_of_splits
 from tasks.data.weights import build_blank
 from tasks.domains.text_encoder import EncoderWorkload
 from tasks.domains.text_encoder.network import DEFAULT_LENGTH, build_encoder, longest_text

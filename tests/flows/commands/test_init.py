@@ -28,7 +28,7 @@ from flows.draft import Asked, sections
 from storage.errors import ConfigurationError
 from tasks.run.stages import evaluate
 from tasks.workload import read_workload
-from tests.flows.trials import Before, runner
+from tests.flows.trials import Before, Here
 from tests.tasks.domains.text_encoder.encoders import write_directory, write_table
 from tests.tasks.outliers import write_networks
 
@@ -88,7 +88,7 @@ def written(result: Result, path: Path) -> Mapping[str, object]:
 def here(folder: Path, monkeypatch: pytest.MonkeyPatch, before: Before | None = None) -> None:
     """Run the stages of `init` in this process, for torch's runtime alone."""
     monkeypatch.setattr("flows.draft._runtimes", lambda recipe: ["torchscript"])
-    monkeypatch.setattr("flows.commands.init.running", lambda store: nullcontext(runner(folder / store, before)))
+    monkeypatch.setattr("flows.commands.init.running", lambda store: nullcontext(Here(folder / store, before)))
 
 
 @pytest.mark.slow

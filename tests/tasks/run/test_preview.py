@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tasks.values.results import Preview
-from tests.flows.trials import runner, tried_out
+from tests.flows.trials import Here, tried_out
 from tests.tasks.domains.custom.own import own
 
 CODE = """
@@ -61,7 +61,7 @@ def previewed(folder: Path, **changed: Any) -> Preview:
             {"name": "static-int8", "method": "static", "exclude": ["last"], "runtimes": ["eager", "torchscript"]},
         ],
     }
-    return tried_out(own(folder, **sections | changed), runner(folder / "store"))
+    return tried_out(own(folder, **sections | changed), Here(folder / "store"))
 
 
 @pytest.mark.slow
