@@ -98,7 +98,7 @@ def command(model: str, output: Path | None, store: str, **options: Any) -> int:
     \b
     Example:
       nightquant init --model gestures:Gestures --data gestures:read --collate gestures:pad --train gestures:train
-      nightquant init --model power:build --argument features=4 --data power.csv --target power --train power:train
+      nightquant init --model power:build --argument features=4 --data power.csv --target power --checkpoint power.pth
       nightquant init --model resnet18 --checkpoint weights.pth --data photos
       nightquant init --model my-bert --data texts.parquet --target topic
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -36,7 +37,7 @@ from tasks.domains.base import Axes, Domain, write_preprocessing
 from tasks.domains.custom import CustomWorkload, FineTune, TrainedByCode
 from tasks.environment.sources import user_digest
 from tasks.environment.user_code import call as call_user
-from tasks.environment.user_code import call_factory, in_its_own_words
+from tasks.environment.user_code import call_factory, in_its_own_words, opened
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import DatasetRef
 from tasks.values.results import Proposal
@@ -58,7 +59,11 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return flat(call_factory(model)).eval()
 
     def check(self, job: Job[CustomWorkload], workspace: Workspace) -> None:
-        """Check that the metric accepts the float model's output for the first test rows, and compare the classes."""
+        """Check that the training can be called, and that the metric accepts the model's output for some test rows."""
+        trained = {"checkpoint": job.workload.checkpoint, "fine_tune": job.workload.fine_tune}
+        for section, training in trained.items():
+            if isinstance(training, FineTune):
+                _check_signature(section, training)
         model = self.build(job.workload.model, job.dataset)
         load_checkpoint(model, job.checkpoint, workspace.store)
         settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, singly=False)
@@ -193,6 +198,18 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]), intra_op_threads(THREADS):
         torch.manual_seed(seed)
         yield
+
+
+def _check_signature(section: str, settings: FineTune) -> None:
+    """Raise `ConfigurationError` if the training callable would not accept its arguments, before hours of work."""
+    with opened(f"{section}.train", settings.train, settings.folder) as function:
+        try:
+            signature(function).bind(None, {}, seed=0, epochs=1, **settings.arguments)
+        except TypeError as error:
+            raise ConfigurationError(
+                f'{section}.train "{settings.train}" cannot be called: {error}.',
+                hint=f"Correct `arguments` in [{section}]; `nightquant init` sets them with --train-argument.",
+            ) from error
 
 
 def _trained(

@@ -7,6 +7,8 @@ import pytest
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, NightquantError
 from tasks.data.weights import load_state
+from tasks.run.stages import preview
+from tasks.values.job import Workspace
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, evaluate, job_of
@@ -107,3 +109,16 @@ def test_fine_tuning_that_fails_is_one_clear_message(tmp_path: Path) -> None:
     with pytest.raises(NightquantError, match=r'"own_code:broken" failed when called: ValueError: no data') as caught:
         build(job, "qat", "eager", store)
     assert "tasks/" not in str(caught.value)
+
+
+def test_arguments_that_a_training_does_not_accept_are_refused_before_it_is_called(tmp_path: Path) -> None:
+    write(tmp_path, CODE + FINE_TUNING)
+    store = ArtifactStore(tmp_path)
+    checkpoint = {"kind": "train", "train": "own_code:fine_tune", "arguments": {"rat": 0.01}}
+    found = preview(Workspace(store), tuned(tmp_path, checkpoint=checkpoint, fine_tune=None))
+    [problem] = found.problems
+    assert problem.startswith(
+        'checkpoint.train "own_code:fine_tune" cannot be called: got an unexpected keyword argument'
+    )
+    assert "Correct `arguments` in [checkpoint]" in problem
+    assert not (tmp_path / "calls.txt").exists()
