@@ -12,13 +12,12 @@ from typing import TypeVar, TypeVarTuple
 
 from rich.console import Console
 
-from flows.execution.workers import STARTED, LostError, StoppedError, Workers
+from flows.execution.workers import STARTED, LostError, StoppedError, Workers, threads_each
 from flows.reporter import Reporter, reporter_for
 from flows.settings import load_settings
 from storage.errors import NightquantError, StoreError, UnavailableError
 from storage.results import Row
 from tasks.environment.libraries import LibraryError
-from tasks.environment.machine import available_cores
 from tasks.run.stages import build, compare, evaluate, pace, preview, try_candidate
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef
@@ -95,7 +94,7 @@ def running(store: str) -> Iterator[Run]:
             if unit != STARTED:
                 reporter.progressed(label, done, total, unit)
 
-        threads = max(1, available_cores() // settings.workers)
+        threads = threads_each(settings.workers)
         workers = stack.enter_context(Workers(settings.workers, threads, settings.cache, listener=receive))
         yield Run(workers, reporter, store, settings.workers, default_s)
 

@@ -22,12 +22,12 @@ from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.execution.workers import STARTED, Workers
+from flows.execution.workers import STARTED, Workers, threads_each
 from flows.reporter import Reporter
 from flows.settings import Settings, load_settings, without_signing_key
 from storage.errors import ConfigurationError, backoff_s
 from storage.root import set_cache_folder
-from tasks.environment.machine import available_cores, fingerprint
+from tasks.environment.machine import fingerprint
 from tasks.values.job import Progress, Workspace
 from tasks.values.refs import Frozen
 
@@ -106,8 +106,8 @@ class Execution:
     def __init__(self, settings: Settings, reporter: Reporter, workers: int | None = None) -> None:
         set_cache_folder(settings.cache)
         self.settings, self.reporter = settings, reporter
-        threads = max(1, available_cores() // settings.workers)
-        self.workers = Workers(workers or settings.workers, threads, settings.cache, listener=self._receive)
+        count, threads = workers or settings.workers, threads_each(settings.workers)
+        self.workers = Workers(count, threads, settings.cache, listener=self._receive)
         self._awaited: dict[str, bool] = {}  # whether a stage has begun, keyed by label
         # One thread reports a stage's progress and another thread reports its end; the lock keeps the reports in order.
         self._order = threading.Lock()

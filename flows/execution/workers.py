@@ -24,6 +24,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError, NightquantError
 from storage.root import set_cache_folder
 from tasks.environment.libraries import library_error
+from tasks.environment.machine import available_cores
 from tasks.values.job import Workspace
 
 R = TypeVar("R")
@@ -39,6 +40,11 @@ class LostError(MeasurementError):
 
 class StoppedError(MeasurementError):
     """The run was stopped before the stage ended."""
+
+
+def threads_each(at_once: int) -> int:
+    """Return the number of threads of each worker if `at_once` workers share this host's processors."""
+    return max(1, available_cores() // at_once)
 
 
 class Workers:

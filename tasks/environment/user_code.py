@@ -58,7 +58,7 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
                     raise ConfigurationError(f"{message}{did_you_mean(name, dir(function))}.", hint="Correct the name.")
                 function = getattr(function, name)
 
-        @wraps(function)  # keeps the signature
+        @wraps(function, updated=())  # keeps the signature
         def called(*args: object, **kwargs: object) -> object:
             arguments = f" with {kwargs}" if kwargs and not args else ""
             with in_its_own_words(f'{key} "{reference}" failed when called{arguments}', "Fix it or its arguments."):

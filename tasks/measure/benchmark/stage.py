@@ -30,6 +30,8 @@ from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
 T = TypeVar("T", bound=Frozen)
+# The code that measures memory, and the code that loads candidates, which it names as a string.
+_MEASURES_MEMORY = ("tasks.measure.benchmark.diagnostics", "tasks.measure.benchmark.launch")
 
 
 class BenchmarkCandidate(Frozen):
@@ -175,8 +177,9 @@ def fastest_float(
 
 def memory_facts(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> dict[str, Fact[Memory]]:
     """Return a `Fact` for each candidate's memory, which differs little between runs under equal conditions."""
+    host = host_conditions() | memory_conditions()
     return {
-        each.key: Fact("memory", Memory, each.candidate, _conditions(workload, each, __name__) | memory_conditions())
+        each.key: Fact("memory", Memory, each.candidate, _conditions(workload, each, host, *_MEASURES_MEMORY))
         for each in candidates
     }
 
@@ -185,16 +188,19 @@ def proof_facts(workload: Workload, candidates: Sequence[BenchmarkCandidate]) ->
     """Return a `Fact` for each candidate's proof; empty if the gate decides by their time shares."""
     if workload.gate.min_int8_time_share is not None:
         return {}
+    host = host_conditions("capstone")
     return {
-        each.key: Fact("proof", Proof, each.candidate, _conditions(workload, each, "tasks.measure.proof.child"))
+        each.key: Fact("proof", Proof, each.candidate, _conditions(workload, each, host, "tasks.measure.proof.child"))
         for each in candidates
     }
 
 
-def _conditions(workload: Workload, candidate: BenchmarkCandidate, code: str) -> dict[str, object]:
+def _conditions(
+    workload: Workload, candidate: BenchmarkCandidate, host: Mapping[str, object], *modules: str
+) -> dict[str, object]:
     return {
-        "code": code_digest(code, runtime_named(candidate.candidate.runtime).module("open")),
-        "host": host_conditions("capstone"),
+        "code": code_digest(*modules, runtime_named(candidate.candidate.runtime).module("open")),
+        "host": host,
         "golden": candidate.outputs.digest,  # contains the inputs
         "threads": workload.benchmark.threads,
     }
