@@ -49,16 +49,14 @@ class ExecuTorchMaker(Maker):
         if "Embedding" in spec.layers:
             raise nothing_quantized(spec, [leaf for leaf in coverage if leaf.type == "Embedding"], "embedding")
         reference = quantized.model if spec.training is not None else model
-        _refuse_other(open_program(folder / MODEL, 1), quantized.model, reference, source, spec)
-        return Made(size_bytes=(folder / MODEL).stat().st_size, coverage=coverage, notes=tuple(_notes(model, source)))
+        with refusing("ExecuTorch cannot load the program", f"--debug shows operators without kernels. {_HINT}"):
+            program = open_program(folder / MODEL, 1)
+        _refuse_other(program, quantized.model, reference, source, spec)
+        return Made(size_bytes=len(content), coverage=coverage, notes=tuple(_notes(model, source, axes)))
 
 
 def _refuse_other(program: Call, quantized: nn.Module, reference: nn.Module, source: ModelSource, spec: Spec) -> None:
-    """Raise `QuantizationError` if the program is further from the reference than the quantized module is.
-
-    The program need not be near the module: XNNPACK rounds at other points, the differences grow from layer to layer,
-    and its dynamic ranges are finer than the module's.
-    """
+    """Refuse a program further from the reference than the module is; XNNPACK rounds elsewhere and may be nearer."""
     exact, module, found = (
         finite_outputs(call, source.example_inputs, spec.name) for call in (reference, quantized, program)
     )
@@ -107,24 +105,20 @@ def _export(model: nn.Module, source: ModelSource, axes: Axes) -> ExportedProgra
 
 def _axes(model: nn.Module, source: ModelSource) -> Axes:
     """Return the axes that stay dynamic: only the rows if the model has recurrent layers, which are unrolled."""
-    if not _recurrent(model):
-        return source.axes
-    return {
-        name: {axis: BATCH for axis, length in axes.items() if length == BATCH} for name, axes in source.axes.items()
-    }
+    unrolled, axes = _recurrent(model), source.axes.items()
+    return {name: {i: axis for i, axis in named.items() if axis == BATCH or not unrolled} for name, named in axes}
 
 
 def _recurrent(model: nn.Module) -> str:
     return ", ".join(sorted({type(part).__name__ for part in model.modules() if isinstance(part, RNNBase)}))
 
 
-def _notes(model: nn.Module, source: ModelSource) -> Iterator[str]:
+def _notes(model: nn.Module, source: ModelSource, axes: Axes) -> Iterator[str]:
     """Yield notes about the axes of fixed length."""
-    for name, axes in source.axes.items() if _recurrent(model) else ():
-        for axis, length in axes.items():
-            if length != BATCH:
-                fixed = f"the axis {length} of {name} has length {source.example_inputs[name].shape[axis]}"
-                yield f"{fixed}, because ExecuTorch unrolls {_recurrent(model)}"
+    for name, named in source.axes.items():
+        for index in named.keys() - axes[name].keys():
+            fixed = f"the axis {named[index]} of {name} has length {source.example_inputs[name].shape[index]}"
+            yield f"{fixed}, because ExecuTorch unrolls {_recurrent(model)}"
 
 
 def _lengths(source: ModelSource, axes: Axes) -> Tensor:
@@ -138,12 +132,14 @@ def _lengths(source: ModelSource, axes: Axes) -> Tensor:
 
 def _lower(program: ExportedProgram, lengths: Tensor) -> tuple[fx.GraphModule, bytes]:
     """Turn all nodes that XNNPACK supports into calls of XNNPACK; return the graph, and the program as bytes."""
+    import executorch.kernels.quantized  # noqa: F401 - for the values around layers that XNNPACK does not take
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    methods = {LENGTHS: lengths}
+    # ExecuTorch's check of operators that return several tensors, such as `chunk`, fixes the first axis to its example.
+    unchecked, methods = EdgeCompileConfig(_check_ir_validity=False), {LENGTHS: lengths}
     with refusing("ExecuTorch cannot lower the model", _HINT):
-        lowered = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()], constant_methods=methods)
+        lowered = to_edge_transform_and_lower(program, None, [XnnpackPartitioner()], methods, unchecked)
         graph: fx.GraphModule = lowered.exported_program().graph_module
         # Lowering traces the graph again, and torch narrows axes to lengths for which it would choose the same kernels
         # as for the example: without this, a convolution's batch of 2 would limit all batches to 15.

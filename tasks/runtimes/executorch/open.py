@@ -81,7 +81,7 @@ def open_program(path: Path, threads: int, notes: Sequence[str] = ()) -> Callabl
         taken = [[length or "any" for length in row[: len(shape)]] for row, shape in zip(lengths, shapes, strict=True)]
         raise MeasurementError(
             f"the ExecuTorch program takes inputs of the shapes {taken}, but not {shapes}"
-            f"{''.join(f'; {note}' for note in notes)}.",
+            f"{f': {cause}' if cause else ''}{''.join(f'; {note}' for note in notes)}.",
             hint=f"Evaluate and benchmark the same lengths, with at most {LARGEST} rows, or use another runtime.",
         ) from cause
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerGroup, quantize_
 from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
 
@@ -19,7 +19,7 @@ _GROUP = 32
 
 
 class _Quantizer(xnnpack.XNNPACKQuantizer):  # type: ignore[misc]
-    """XNNPACK's quantizer without a defect: it makes constants float that are added to integers, such as positions."""
+    """XNNPACK's quantizer without two defects, which concern integers, such as positions, and masks."""
 
     def transform_for_annotation(self, model: fx.GraphModule) -> fx.GraphModule:
         """Use operators with scalars for integers; the base class replaces only the scalars of the other operators."""
@@ -29,6 +29,13 @@ class _Quantizer(xnnpack.XNNPACKQuantizer):  # type: ignore[misc]
             if is_integer and not isinstance(node.args[1], fx.Node):
                 node.target = scalar[node.target]
         return super().transform_for_annotation(model)  # type: ignore[no-any-return]
+
+    def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
+        """Quantize float values only; the base class also quantizes masks that are concatenated."""
+        for node in super().annotate(model).graph.nodes:
+            if isinstance(value := node.meta.get("val"), Tensor) and not value.is_floating_point():
+                node.meta.pop("quantization_annotation", None)
+        return model
 
 
 def quantize(graph: fx.GraphModule, spec: Spec, source: ModelSource, excluded: frozenset[str]) -> Trained:
@@ -40,13 +47,11 @@ def quantize(graph: fx.GraphModule, spec: Spec, source: ModelSource, excluded: f
 
 def with_four_bits(model: nn.Module, excluded: frozenset[str]) -> nn.Module:
     """Quantize the weights of a model's Linear layers in place, in groups, and the activations per row at run time."""
-
-    def is_chosen(module: nn.Module, path: str) -> bool:
-        return type(module) is nn.Linear and path not in excluded and module.in_features % _GROUP == 0
-
     int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
     config = Int8DynamicActivationIntxWeightConfig(weight_dtype=int4, weight_granularity=PerGroup(_GROUP))
-    quantize_(model, config, is_chosen)
+    named = model.named_modules()
+    fit = {path for path, part in named if type(part) is nn.Linear and part.in_features % _GROUP == 0}
+    quantize_(model, config, lambda _, path: path in fit - excluded)
     return model
 
 

@@ -36,10 +36,38 @@ pytestmark = [
 RUNTIME = "executorch"
 STATIC = {"method": "static", "calibration_batches": 2, "calibration_batch_size": 8}
 ROWS = {"method": "dynamic-per-row"}
+MIXED = """
+class Mixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.place, self.head = nn.Linear(3, 8), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.register_buffer("places", torch.randn(5, 4))
+    def forward(self, rows):
+        left, right = self.body(rows).chunk(2, dim=1)
+        masks = torch.cat([left > 0, right > 0], dim=1)
+        kept = torch.where(masks, torch.cat([left, right], dim=1), 0.0)
+        return self.head(kept[:, :4] + kept[:, 4:] + self.place(self.places.unsqueeze(0)).mean(1))
+
+class Bags(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bag, self.head = nn.EmbeddingBag(10, 4), nn.Linear(4, 2)
+    def forward(self, rows):
+        return self.head(self.bag(rows.abs().long()))
+"""
 
 
 def recipe(**keys: Any) -> dict[str, Any]:
     return {"name": "tried", "runtimes": [RUNTIME], **keys}
+
+
+def custom(folder: Path, model: str, tried: dict[str, Any]) -> tuple[Job[Workload], ArtifactStore]:
+    """A job for a model of a user's own code, and a store."""
+    write(folder, CODE + ATTENTION + MIXED)
+    recipes = [{"name": "float", "method": "none"}, tried]
+    workload = own(folder, model={"kind": "factory", "factory": f"own_code:{model}"}, recipe=recipes)
+    store = ArtifactStore(folder / "store")
+    return pipeline.job_of(workload, store), store
 
 
 def built(job: Job[Workload], store: ArtifactStore) -> CandidateRef:
@@ -127,11 +155,25 @@ def test_excluded_layers_stay_float_with_the_norms_folded_into_them(images: Make
 
 
 def test_products_belong_to_the_modules_whose_weights_they_use(tmp_path: Path) -> None:
-    write(tmp_path, CODE + ATTENTION)
-    recipes = [{"name": "float", "method": "none"}, recipe(**STATIC | {"calibration_batches": 1})]
-    workload = own(tmp_path, model={"kind": "factory", "factory": "own_code:Attention"}, recipe=recipes)
-    store = ArtifactStore(tmp_path / "store")
-    assert left_float(built(pipeline.job_of(workload, store), store)) == {}
+    assert left_float(built(*custom(tmp_path, "Attention", recipe(**STATIC | {"calibration_batches": 1})))) == {}
+
+
+@pytest.mark.parametrize(
+    ("keys", "floats"), [(STATIC | {"calibration_batch_size": 4}, set()), (ROWS, {"place"})], ids=["static", "per-row"]
+)
+def test_parts_masks_and_linear_layers_of_constants_allow_any_number_of_rows(
+    tmp_path: Path, keys: dict[str, Any], floats: set[str]
+) -> None:
+    job, store = custom(tmp_path, "Mixed", recipe(**keys))
+    candidate = built(job, store)
+    assert set(left_float(candidate)) == floats
+    for count in (1, 2, 7):
+        assert off(job, candidate, store, torch.rand(count, 3)) < 0.05
+
+
+def test_operators_without_kernels_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(QuantizationError, match=r"cannot load the program: .* --debug shows operators without kernels"):
+        built(*custom(tmp_path, "Bags", recipe(**ROWS)))
 
 
 def test_a_recurrent_model_takes_one_length_and_its_unrolled_products_are_int8(
