@@ -141,8 +141,7 @@ def _lower(program: ExportedProgram, lengths: Tensor) -> tuple[fx.GraphModule, b
     with refusing("ExecuTorch cannot lower the model", _HINT):
         lowered = to_edge_transform_and_lower(program, None, [XnnpackPartitioner()], methods, unchecked)
         graph: fx.GraphModule = lowered.exported_program().graph_module
-        # Lowering traces the graph again, and torch narrows axes to lengths for which it would choose the same kernels
-        # as for the example: without this, a convolution's batch of 2 would limit all batches to 15.
+        # Lowering narrows the axes: without this, a convolution's batch of 2 would limit all batches to 15.
         for node in graph.graph.nodes:
             for size in getattr(node.meta.get("val"), "shape", ()):
                 if isinstance(size, torch.SymInt) and size.node.shape_env is not None:

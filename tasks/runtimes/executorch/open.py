@@ -1,7 +1,4 @@
-"""Open and profile ExecuTorch programs.
-
-Only the C++ bindings are imported, because ``executorch.runtime`` also imports the exporter, which takes seconds.
-"""
+"""Open and profile ExecuTorch programs without ``executorch.runtime``, which imports the exporter and takes seconds."""
 
 from __future__ import annotations
 

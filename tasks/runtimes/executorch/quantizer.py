@@ -9,17 +9,18 @@ from executorch.backends.xnnpack.quantizer import xnnpack_quantizer as xnnpack
 from torch import Tensor, fx, nn
 from torchao.quantization import Int8DynamicActivationIntxWeightConfig, PerGroup, quantize_
 from torchao.quantization.pt2e import MinMaxObserver, PerChannelMinMaxObserver
+from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, SharedQuantizationSpec
 
 from tasks.quantize.pt2e import LEAST_SCALE, OBSERVERS, batch_norms, is_product, quantize_graph
 from tasks.quantize.source import ModelSource, Trained
 from tasks.quantize.spec import Spec
 
 _aten = torch.ops.aten
-_GROUP = 32
+_GROUP, _ANNOTATION = 32, "quantization_annotation"
 
 
 class _Quantizer(xnnpack.XNNPACKQuantizer):  # type: ignore[misc]
-    """XNNPACK's quantizer without two defects, which concern integers, such as positions, and masks."""
+    """XNNPACK's quantizer without three defects, which concern integers, such as positions, masks and padding."""
 
     def transform_for_annotation(self, model: fx.GraphModule) -> fx.GraphModule:
         """Use operators with scalars for integers; the base class replaces only the scalars of the other operators."""
@@ -31,10 +32,13 @@ class _Quantizer(xnnpack.XNNPACKQuantizer):  # type: ignore[misc]
         return super().transform_for_annotation(model)  # type: ignore[no-any-return]
 
     def annotate(self, model: fx.GraphModule) -> fx.GraphModule:
-        """Quantize float values only; the base class also quantizes masks that are concatenated."""
+        """Quantize padding as its input, and no masks; XNNPACK does not load padding between int8 and float."""
         for node in super().annotate(model).graph.nodes:
             if isinstance(value := node.meta.get("val"), Tensor) and not value.is_floating_point():
-                node.meta.pop("quantization_annotation", None)
+                node.meta.pop(_ANNOTATION, None)
+            elif node.target == _aten.pad.default and getattr(node.args[0].meta.get(_ANNOTATION), "output_qspec", None):
+                same = SharedQuantizationSpec(node.args[0])
+                node.meta[_ANNOTATION] = QuantizationAnnotation({node.args[0]: same}, same, _annotated=True)
         return model
 
 
@@ -49,8 +53,7 @@ def with_four_bits(model: nn.Module, excluded: frozenset[str]) -> nn.Module:
     """Quantize the weights of a model's Linear layers in place, in groups, and the activations per row at run time."""
     int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
     config = Int8DynamicActivationIntxWeightConfig(weight_dtype=int4, weight_granularity=PerGroup(_GROUP))
-    named = model.named_modules()
-    fit = {path for path, part in named if type(part) is nn.Linear and part.in_features % _GROUP == 0}
+    fit = {path for path, part in model.named_modules() if type(part) is nn.Linear and part.in_features % _GROUP == 0}
     quantize_(model, config, lambda _, path: path in fit - excluded)
     return model
 

@@ -40,13 +40,14 @@ MIXED = """
 class Mixed(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.place, self.head = nn.Linear(3, 8), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.body, self.place, self.head = nn.Linear(3, 8), nn.Linear(4, 4), nn.Linear(5, 2)
         self.register_buffer("places", torch.randn(5, 4))
     def forward(self, rows):
         left, right = self.body(rows).chunk(2, dim=1)
         masks = torch.cat([left > 0, right > 0], dim=1)
         kept = torch.where(masks, torch.cat([left, right], dim=1), 0.0)
-        return self.head(kept[:, :4] + kept[:, 4:] + self.place(self.places.unsqueeze(0)).mean(1))
+        total = kept[:, :4] + kept[:, 4:] + self.place(self.places.unsqueeze(0)).mean(1)
+        return self.head(nn.functional.layer_norm(nn.functional.pad(total, (0, 1)), (5,)))
 
 class Bags(nn.Module):
     def __init__(self):
@@ -161,7 +162,7 @@ def test_products_belong_to_the_modules_whose_weights_they_use(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("keys", "floats"), [(STATIC | {"calibration_batch_size": 4}, set()), (ROWS, {"place"})], ids=["static", "per-row"]
 )
-def test_parts_masks_and_linear_layers_of_constants_allow_any_number_of_rows(
+def test_parts_masks_padding_and_layers_of_constants_take_any_number_of_rows(
     tmp_path: Path, keys: dict[str, Any], floats: set[str]
 ) -> None:
     job, store = custom(tmp_path, "Mixed", recipe(**keys))
