@@ -64,10 +64,9 @@ def _try(job: Job[Workload], workspace: Workspace, method: str, runtime: str) ->
 
 def _became(error: NightquantError) -> str:
     """Return "crashed" for an error that nobody foresaw, unless the limit of memory is the cause."""
-    if not isinstance(error, LibraryError):
-        return "refused"
-    is_memory = isinstance(error.__cause__, MemoryError) or re.search(r"can't alloc|AllocateRaw", str(error))
-    return "too large" if is_memory else "crashed"
+    if re.search(r"can't alloc|AllocateRaw|MemoryError|Cannot allocate memory", f"{error} {error.__cause__!r}"):
+        return "too large"
+    return "crashed" if isinstance(error, LibraryError) else "refused"
 
 
 def _say(method: str, runtime: str, became: str, message: str, off: float | None = None) -> None:
