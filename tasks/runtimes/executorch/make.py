@@ -116,7 +116,7 @@ def _recurrent(model: nn.Module) -> str:
 def _notes(model: nn.Module, source: ModelSource, axes: Axes) -> Iterator[str]:
     """Yield notes about the axes of fixed length."""
     for name, named in source.axes.items():
-        for index in named.keys() - axes[name].keys():
+        for index in sorted(named.keys() - axes[name].keys()):
             fixed = f"the axis {named[index]} of {name} has length {source.example_inputs[name].shape[index]}"
             yield f"{fixed}, because ExecuTorch unrolls {_recurrent(model)}"
 

@@ -53,8 +53,9 @@ def with_four_bits(model: nn.Module, excluded: frozenset[str]) -> nn.Module:
     """Quantize the weights of a model's Linear layers in place, in groups, and the activations per row at run time."""
     int4: torch.dtype = torch.int4  # type: ignore[attr-defined]
     config = Int8DynamicActivationIntxWeightConfig(weight_dtype=int4, weight_granularity=PerGroup(_GROUP))
-    fit = {path for path, part in model.named_modules() if type(part) is nn.Linear and part.in_features % _GROUP == 0}
-    quantize_(model, config, lambda _, path: path in fit - excluded)
+    named = model.named_modules(remove_duplicate=False)
+    fit = {path for path, part in named if type(part) is nn.Linear and part.in_features % _GROUP == 0} - excluded
+    quantize_(model, config, lambda _, path: path in fit)
     return model
 
 
