@@ -151,7 +151,8 @@ def _measure(run: Run) -> None:
     place = Place(run.store, fingerprint=run.settings.fingerprint)
     submitted = [submit(workload, place) for workload in run.workloads]
     # Start timing after all other stages, because training during a benchmark would disturb the measurements.
-    gathered = [_with_baseline(run, gather(), place) for gather in submitted]
+    gathered = [gather() for gather in submitted]
+    gathered = [_with_baseline(run, result, place) for result in gathered]
     gathered = [compare(result, place, run.simultaneous.get(result.workload.name, {})) for result in gathered]
     if run.info.profile == "full":
         gathered = [study_layers(result, place) for result in gathered]

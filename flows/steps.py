@@ -160,7 +160,7 @@ def benchmark(place: Place, job: Job[Workload], candidates: list[BenchmarkCandid
 def fastest_float(
     place: Place, job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str
 ) -> tuple[CandidateName, str]:
-    """Time the float candidates in two launches; return the fastest, and the reason for the choice."""
+    """Time the float candidates in one launch; return the fastest, and the reason for the choice."""
     timeout_s = current_execution().settings.stage_timeout_s
     return _time(benchmarks.fastest_float, place, job, candidates, PROFILES[profile], timeout_s=timeout_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import multiprocessing
@@ -166,6 +167,10 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
             raise
         except BaseException as error:  # it may not be possible to pickle a library's error
             raise library_error(f'The stage "{label}" failed', error) from error
+        finally:
+            # glibc keeps freed memory, up to 200 MB after a stage, and the next stage may run in the other worker.
+            if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # other C libraries lack it
+                trim(0)
 
 
 def _begin_worker(threads: int, cache: str) -> None:

@@ -117,7 +117,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
                 batchify(load_samples(dataset, split, workspace.store)["tokens"], columns).to(device)
                 for split, columns in (("train", settings.batch_size), ("valid", _VALID_COLUMNS))
             )
-            optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+            optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate, fused=True)
             steps = settings.epochs * -(-(len(train_data) - 1) // length)
 
             def losses(data: Tensor) -> Iterator[tuple[int, Tensor]]:

@@ -197,7 +197,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
             batches = [rows for rows, _ in texts.buckets(settings.batch_size)]
             steps = settings.epochs * len(batches)
             warm = max(1, round(_WARM_UP * steps))
-            optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, fused=True)
             schedule = torch.optim.lr_scheduler.LambdaLR(
                 optimizer, lambda step: min((step + 1) / warm, (steps - step) / max(1, steps - warm))
             )

@@ -66,7 +66,9 @@ class Session:
                 hint="Check that the run includes the baseline and that the baseline's earlier stages succeeded.",
             )
         remaining = timed = [*subjects, *copies] if with_copy else list(subjects)
-        minimum = self.profile.launches if contest is None or contest.contenders else _FEWEST
+        minimum = self.profile.launches
+        if contest is not None and not contest.contenders:
+            minimum = min(minimum, _FEWEST)
         contest, began = contest or Contest(frozenset(subject.key for subject in subjects)), time.monotonic()
         refused: dict[str, str] = {}
         launches: list[LaunchReport] = []

@@ -162,16 +162,18 @@ def fastest_float(
     """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload
     contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.key for candidate in candidates))
-    # Without single calls and, unless they decide, with few cold calls: nothing but the order of the floats is asked.
-    least = {"single_calls": 0} | ({"cold_rounds": 2} if contest.caches == "warm" else {})
+    # One launch is enough, because nothing but the order of the floats is asked: a quantized candidate must also beat
+    # every other float. If a float's time varies between launches, the choice may fall on the second-fastest float.
+    least = {"launches": 1, "single_calls": 0} | ({"cold_rounds": 2} if contest.caches == "warm" else {})
     brief = profile.model_copy(update=least)
     with alone_on_host(workload, candidates[0].candidate.name, brief, workspace) as session:
-        measured = session.measure([candidate.subject(workspace) for candidate in candidates], contest)
+        subjects = [candidate.subject(workspace) for candidate in candidates]
+        measured = session.measure(subjects, contest, with_copy=False)
     measured = measured.with_caches(contest.caches)
     best = measured.best_float()
     over = [ratio for name in measured.floats() if name != best and (ratio := measured.over_best_float(name))]
     nearest = max((ratio.value for ratio in over), default=None)
-    reason = f"it was the fastest of {plural(len(candidates), 'float candidate')} in {len(measured.launches)} launches"
+    reason = f"it was the fastest of {plural(len(candidates), 'float candidate')}"
     return CandidateName.parse(best), reason + (f", {1 / nearest:.3g} times as fast as the next" if nearest else "")
 
 
