@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import multiprocessing
@@ -25,7 +24,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError, NightquantError
 from storage.root import set_cache_folder
 from tasks.environment.libraries import library_error
-from tasks.environment.machine import available_cores
+from tasks.environment.machine import available_cores, memory_in_use, return_freed_memory
 from tasks.values.job import Workspace
 
 R = TypeVar("R")
@@ -33,6 +32,7 @@ Ts = TypeVarTuple("Ts")
 ProgressListener = Callable[[str, float, float, str], None]
 STARTED = "started"  # unit in the progress message that reports the start of a stage
 _DATAGRAM = 4096
+_MUCH = 100 << 20  # growth in bytes after which it is worth 0.3 s to collect garbage
 
 
 class LostError(MeasurementError):
@@ -161,6 +161,7 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
                 return
 
         progress(0, 0, STARTED)
+        before = memory_in_use()
         try:
             return stage(Workspace(ArtifactStore(store), progress), *args)
         except NightquantError:
@@ -168,9 +169,16 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
         except BaseException as error:  # it may not be possible to pickle a library's error
             raise library_error(f'The stage "{label}" failed', error) from error
         finally:
-            # glibc keeps freed memory, up to 200 MB after a stage, and the next stage may run in the other worker.
-            if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # other C libraries lack it
-                trim(0)
+            _return_memory(before)
+
+
+def _return_memory(before: int) -> None:
+    """Return freed memory to the system after a stage; `before` is the memory in bytes that was in use before it."""
+    return_freed_memory()
+    # Graphs of models are cycles, and with the thresholds below, the collector seldom visits old objects.
+    if memory_in_use() > before + _MUCH:
+        gc.collect()
+        return_freed_memory()
 
 
 def _begin_worker(threads: int, cache: str) -> None:

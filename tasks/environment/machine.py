@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import time
@@ -148,6 +149,18 @@ def available_memory() -> int:
     available = psutil.virtual_memory().available
     limit, used = _read("/sys/fs/cgroup/memory.max"), _read("/sys/fs/cgroup/memory.current")
     return min(available, int(limit) - int(used)) if used and limit and limit.isdecimal() else available
+
+
+def memory_in_use() -> int:
+    """Return the resident memory of this process in bytes."""
+    resident: int = psutil.Process().memory_info().rss
+    return resident
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system, of which glibc keeps up to 200 MB after a stage of a run."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # other C libraries lack it
+        trim(0)
 
 
 def versions(*further: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from inspect import Parameter, signature
 import torch
 from torch import Tensor, fx, nn
 from torch._decomp import global_decomposition_table
+from torch._dynamo import functional_export
 from torch._ops import OpOverload
 from torch.export import Dim, ExportedProgram
 from torch.nn.modules.rnn import RNNBase
@@ -33,6 +34,8 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
             f"torch.export cannot export {type(model).__name__}: {reason}.",
             hint="Use the torchscript or onnxruntime runtime for this model.",
         ) from error
+    finally:
+        _forget_exports()
 
 
 def forget_decompositions() -> None:
@@ -40,6 +43,13 @@ def forget_decompositions() -> None:
     for operator in global_decomposition_table["post_autograd"]:
         if isinstance(operator, OpOverload):
             operator._dispatch_cache.clear()
+
+
+def _forget_exports() -> None:
+    """Remove models from the variables of torch's module, where torch 2.15 leaves each model that it exports."""
+    scope = vars(functional_export)
+    for name in [name for name in scope if name.startswith("__compiled_fn_")]:
+        scope[name] = None  # torch may still delete the name
 
 
 def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> dict[str, Tensor]:

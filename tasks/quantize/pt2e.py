@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import torch
 from torch import fx
+from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 
 from tasks.environment.libraries import quiet
 from tasks.quantize.coverage import cover_products, excluded_modules
@@ -35,6 +36,7 @@ with quiet():  # importing torchao emits warnings
         X86InductorQuantizer,
         get_default_x86_inductor_quantization_config,
     )
+    from torchao.utils import _assert_and_get_unique_device
 
 _aten, _decomposed = torch.ops.aten, torch.ops.quantized_decomposed
 _PRODUCTS = (_aten.conv1d.default, _aten.conv2d.default, _aten.linear.default)
@@ -64,13 +66,17 @@ def quantize_graph(
     graph: fx.GraphModule, quantizer: Quantizer, source: ModelSource, calibration: Calibration | None
 ) -> fx.GraphModule:
     """Apply a quantizer to an exported graph; without calibration, run only the example inputs."""
-    with torch.no_grad():
-        prepared = prepare_pt2e(graph, quantizer)
-        if calibration is not None:
-            calibrate(prepared, source, calibration)
-        else:
-            prepared(*source.example_inputs.values())
-        return convert_pt2e(prepared)  # type: ignore[no-any-return]
+    try:
+        with torch.no_grad():
+            prepared = prepare_pt2e(graph, quantizer)
+            if calibration is not None:
+                calibrate(prepared, source, calibration)
+            else:
+                prepared(*source.example_inputs.values())
+            return convert_pt2e(prepared)  # type: ignore[no-any-return]
+    finally:
+        for cached in (assert_and_get_unique_device, _assert_and_get_unique_device):
+            cached.cache_clear()  # it would keep the model; see `tasks.quantize.graph.convert`
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Converted:

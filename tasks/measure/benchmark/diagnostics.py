@@ -15,10 +15,9 @@ from pkgutil import resolve_name
 from typing import TypeVar
 
 import numpy as np
-import psutil
 
 from storage.errors import MeasurementError
-from tasks.environment.machine import available_cores
+from tasks.environment.machine import available_cores, memory_in_use
 from tasks.measure.benchmark.child import describe_end
 from tasks.measure.benchmark.contest import Measured
 from tasks.measure.benchmark.messages import ChildSpec, Memory, MemoryReport, Subject
@@ -206,10 +205,10 @@ def _measure(subject: Subject, spec: ChildSpec, writer: Connection) -> None:
     import torch
 
     try:
-        before = psutil.Process().memory_info().rss
+        before = memory_in_use()
         with torch.inference_mode():
             loaded = resolve_name(spec.loader)(subject)
-            after = psutil.Process().memory_info().rss
+            after = memory_in_use()
             with loaded.scope():
                 for _ in range(_CALLS):
                     loaded.call()

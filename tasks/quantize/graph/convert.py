@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
+from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 from torch.ao.quantization.quantize_fx import convert_fx
 
 from tasks.quantize.coverage import cover, is_within, leaves_of, own_behavior
@@ -64,8 +65,12 @@ class StaticConverter(GraphConverter):
 
 def convert(prepared: fx.GraphModule, name: str = "The model") -> fx.GraphModule:
     """Convert a calibrated or trained model, and pack it for the quantized engine; `name` is used in messages."""
-    with refusing(f"{name} cannot be converted"):
-        return convert_fx(prepared.eval())
+    try:
+        with refusing(f"{name} cannot be converted"):
+            return convert_fx(prepared.eval())
+    finally:
+        # torch 2.15 looks up a model's device in a cache, which keeps every model that was prepared or converted.
+        assert_and_get_unique_device.cache_clear()
 
 
 @dataclass(frozen=True)
