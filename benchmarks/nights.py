@@ -4,8 +4,10 @@
 
 Clones REV into a temporary folder and runs it with this environment's libraries. A pair is a first night in an empty
 store and a later night in the same store, of REV and of this tree; the tree that runs first alternates. Prints every
-pair, and then for each quantity the median of the pairs' ratios with the smallest and the largest. Ends with the
-decisions that differ. "Outside" is the part of the benchmarks' wall time that lies outside timed blocks.
+pair, then for each quantity the median of the pairs' ratios with the smallest and the largest, and the median seconds
+of each phase of a night. Ends with the decisions that differ. "Outside" is the part of the benchmarks' wall time that
+lies outside timed blocks. A phase ends with the last stage of its kind; the stages of one phase run on all processors,
+except for benchmarks.
 """
 
 from __future__ import annotations
@@ -26,6 +28,16 @@ import duckdb
 
 ROOT = Path(__file__).parents[1]
 _BENCHMARK = re.compile(r": benchmark: done in (?P<seconds>[\d.]+) s")
+_DONE = re.compile(r"^ *(?P<minutes>\d+):(?P<seconds>\d\d) (?P<label>.*): done in", re.MULTILINE)
+# The phases of a night, with the end of the labels of their last stages.
+_PHASES = {
+    "start": "server",
+    "data and training": "obtain checkpoint",
+    "building and evaluating": "evaluate",
+    "choosing baselines": "find fastest float",
+    "benchmarks": "benchmark",
+}
+_REST = "publishing, report, end"
 _TIMED = """
     select coalesce(sum(seconds * calls_per_block), 0)
     from samples join measurements using (run_id, workload, recipe, runtime, setting, threads, batch_size)
@@ -36,12 +48,13 @@ _DECISIONS = "select workload, recipe, runtime, decision from promotions where r
 
 @dataclass(frozen=True)
 class Night:
-    """What one night took: wall seconds, seconds of benchmarks, the share outside timed blocks, bytes, decisions."""
+    """What one night took: wall seconds, in all and by phase, seconds of benchmarks, the share outside, peak bytes."""
 
     wall_s: float
     benchmarks_s: float
     outside: float
     peak_bytes: int
+    phases_s: dict[str, float]
     decisions: dict[tuple[str, str, str], str]
 
 
@@ -74,7 +87,17 @@ def run(tree: Path, store: Path, profile: str) -> Night:
         [run_id] = results.execute("select max_by(run_id, started_at) from runs").fetchone() or ("",)
         [timed] = results.execute(_TIMED, [run_id]).fetchone() or (0.0,)
         decisions = {(w, c, t): decision for w, c, t, decision in results.execute(_DECISIONS, [run_id]).fetchall()}
-    return Night(wall, benchmarks, 1 - timed / benchmarks, usage.ru_maxrss * 1024, decisions)
+    return Night(wall, benchmarks, 1 - timed / benchmarks, usage.ru_maxrss * 1024, phases_of(text, wall), decisions)
+
+
+def phases_of(output: str, wall_s: float) -> dict[str, float]:
+    """Read from a night's output how many seconds each phase took."""
+    ends = [(match["label"], 60 * int(match["minutes"]) + int(match["seconds"])) for match in _DONE.finditer(output)]
+    phases, begun = {}, 0.0
+    for phase, kind in _PHASES.items():
+        end = max((seconds for label, seconds in ends if label.endswith(kind)), default=begun)
+        phases[phase], begun = max(0.0, end - begun), max(begun, end)
+    return phases | {_REST: wall_s - begun}
 
 
 def pair(trees: dict[str, Path], folder: Path, profile: str, number: int) -> dict[tuple[str, str], Night]:
@@ -108,6 +131,11 @@ def main() -> None:
         for name, read in QUANTITIES.items():
             ratios = [read(nights[kind, "here"]) / read(nights[kind, arguments.against]) for nights in pairs]
             print(f"| {kind} | {name} | {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |")
+    print("\n| night | phase | " + " | ".join(f"{name} (s)" for name in trees) + " |\n|---|---|---|---|")
+    for kind in ("first", "later"):
+        for phase in (*_PHASES, _REST):
+            cells = [median(nights[kind, name].phases_s[phase] for nights in pairs) for name in trees]
+            print(f"| {kind} | {phase} | {' | '.join(f'{cell:.0f}' for cell in cells)} |")
     for number, nights in enumerate(pairs, 1):
         for kind in ("first", "later"):
             other, here = nights[kind, arguments.against].decisions, nights[kind, "here"].decisions
