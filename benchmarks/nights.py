@@ -6,8 +6,7 @@ Clones REV into a temporary folder and runs it with this environment's libraries
 store and a later night in the same store, of REV and of this tree; the tree that runs first alternates. Prints every
 pair, then for each quantity the median of the pairs' ratios with the smallest and the largest, and the median seconds
 of each phase of a night. Ends with the decisions that differ. "Outside" is the part of the benchmarks' wall time that
-lies outside timed blocks. A phase ends with the last stage of its kind; the stages of one phase run on all processors,
-except for benchmarks.
+lies outside timed blocks. A phase ends with the last stage of its kind, so the first stages of the next may run in it.
 """
 
 from __future__ import annotations

@@ -78,6 +78,6 @@ for name, quantize in {"FX": with_fx, "PT2E": with_pt2e}.items():
     for clear in (False, True):
         count, of = found[name, clear] = left(quantize, clear)
         print(f"happened: {name}, caches {'cleared' if clear else 'as they are'}: {count} of {of} weights are left")
-if any((count > 0) == clear for (_, clear), (count, _) in found.items()):
+if any(count != (0 if clear else of) for (_, clear), (count, of) in found.items()):
     sys.exit("no longer as stated: the weights are freed, or clearing the caches does not free them")
 PY

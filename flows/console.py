@@ -154,7 +154,7 @@ def _baseline(rows: Sequence[Row]) -> str:
 def _table(rows: Sequence[Row]) -> Table:
     columns = {
         "smaller": [ratio(number(row, "size_ratio")) for row in rows],
-        metric_of(rows): [signed(number(row, "quality_difference")) for row in rows],
+        metric_of(rows).replace("_", "\n"): [signed(number(row, "quality_difference")) for row in rows],
         "int8": [MISSING if row["method"] == "none" else ratio(number(row, "int8_gain")) for row in rows],
         "over float": [faster(row, "over_best_float") for row in rows],
         "cold" if rows[0]["caches"] == "cold" else "faster": [faster(row) for row in rows],
@@ -164,7 +164,8 @@ def _table(rows: Sequence[Row]) -> Table:
         columns.pop("over float")
     numbers, cells = tuple(columns), [(*texts,) for texts in zip(*columns.values(), map(became, rows), strict=True)]
     table = plain_table("  candidate", *numbers, "decision", right=numbers)
-    widths = [max(map(len, column)) for column in zip((*numbers, "decision"), *cells, strict=True)]
+    headings = [max(heading.split("\n"), key=len) for heading in (*numbers, "decision")]
+    widths = [max(map(len, column)) for column in zip(headings, *cells, strict=True)]
     room = WIDTH - 2 - sum(2 + width for width in widths)
     for row, texts in zip(rows, cells, strict=True):
         is_current = row["became"] in ("promote", "stays")

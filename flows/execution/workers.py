@@ -175,7 +175,7 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
 def _return_memory(before: int) -> None:
     """Return freed memory to the system after a stage; `before` is the memory in bytes that was in use before it."""
     return_freed_memory()
-    # Graphs of models are cycles, and with the thresholds below, the collector seldom visits old objects.
+    # Graphs of models are cycles, and with the threshold in `_begin_worker`, the collector seldom visits old objects.
     if memory_in_use() > before + _MUCH:
         gc.collect()
         return_freed_memory()

@@ -158,7 +158,7 @@ def memory_in_use() -> int:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system, of which glibc keeps up to 200 MB after a stage of a run."""
+    """Return memory to the system that glibc keeps after it was freed: up to 200 MB after a stage of a run."""
     if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:  # other C libraries lack it
         trim(0)
 

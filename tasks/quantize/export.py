@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from inspect import Parameter, signature
 
 import torch
 from torch import Tensor, fx, nn
 from torch._decomp import global_decomposition_table
-from torch._dynamo import functional_export
 from torch._ops import OpOverload
 from torch.export import Dim, ExportedProgram
 from torch.nn.modules.rnn import RNNBase
@@ -47,7 +47,8 @@ def forget_decompositions() -> None:
 
 def _forget_exports() -> None:
     """Remove models from the variables of torch's module, where torch 2.15 leaves each model that it exports."""
-    scope = vars(functional_export)
+    module = sys.modules.get("torch._dynamo.functional_export")  # importing it would take a second
+    scope = vars(module) if module is not None else {}
     for name in [name for name in scope if name.startswith("__compiled_fn_")]:
         scope[name] = None  # torch may still delete the name
 

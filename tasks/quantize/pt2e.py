@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import torch
 from torch import fx
-from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 
 from tasks.environment.libraries import quiet
 from tasks.quantize.coverage import cover_products, excluded_modules
 from tasks.quantize.engine import saturates
 from tasks.quantize.export import export, path_of
+from tasks.quantize.graph.prepare import forgetting_models
 from tasks.quantize.source import Converted, ModelSource, Trained, calibrate
 from tasks.quantize.spec import Calibration, Spec
 
@@ -67,7 +67,7 @@ def quantize_graph(
 ) -> fx.GraphModule:
     """Apply a quantizer to an exported graph; without calibration, run only the example inputs."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), forgetting_models():
             prepared = prepare_pt2e(graph, quantizer)
             if calibration is not None:
                 calibrate(prepared, source, calibration)
@@ -75,8 +75,7 @@ def quantize_graph(
                 prepared(*source.example_inputs.values())
             return convert_pt2e(prepared)  # type: ignore[no-any-return]
     finally:
-        for cached in (assert_and_get_unique_device, _assert_and_get_unique_device):
-            cached.cache_clear()  # it would keep the model; see `tasks.quantize.graph.convert`
+        _assert_and_get_unique_device.cache_clear()  # torchao has a copy of the function
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Converted:

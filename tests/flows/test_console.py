@@ -103,6 +103,16 @@ def test_nothing_is_wider_than_80_columns_and_no_name_loses_its_end() -> None:
     assert sum(line.count(LONG[-8:] + "/torchscript") for line in lines) >= 1
 
 
+def test_the_heading_of_a_long_metric_wraps_between_words_and_leaves_room_for_names() -> None:
+    metric = {"quality_metric": "difference_percent", "best_float": "float/openvino"}
+    lines = printed([FASTEST | metric, BASELINE | metric])
+    assert lines[4:7] == [
+        "                              difference",
+        "  candidate          smaller     percent   int8  over float     faster  decision",
+        "★ dynamic-…chscript    1.70×    +0.00057  2.71×       5.43×  5.43× ±9%  promoted",
+    ]
+
+
 def test_a_night_that_is_decided_with_cold_caches_says_so() -> None:
     cold = {"caches": "cold"}
     base = BASELINE | cold | {"resolution": 0.2, "deciding_latency_s": 1.1e-3}

@@ -206,9 +206,10 @@ def _check_signature(section: str, settings: FineTune) -> None:
         try:
             signature(function).bind(None, {}, seed=0, epochs=1, **settings.arguments)
         except TypeError as error:
+            option = "; `nightquant init` sets them with --train-argument" if section == "checkpoint" else ""
             raise ConfigurationError(
                 f'{section}.train "{settings.train}" cannot be called: {error}.',
-                hint=f"Correct `arguments` in [{section}]; `nightquant init` sets them with --train-argument.",
+                hint=f"Correct `arguments` in [{section}]{option}.",
             ) from error
 
 

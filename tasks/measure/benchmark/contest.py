@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.results import Caches
 from tasks.measure.benchmark.messages import LaunchReport, Subject, SubjectReport
-from tasks.measure.benchmark.statistics import PERSISTENT_BIAS, Array, Noise, Ratio, Sample
+from tasks.measure.benchmark.statistics import Array, Noise, Ratio, Sample
 
 # After two launches, a float candidate this many times as slow as the fastest cannot be the best float any more.
 _OUT_OF_REACH = 1.2
@@ -55,10 +55,7 @@ class Contest:
         return set().union(*self._standings(measured)) >= self.contenders & measured.launches[-1].subjects.keys()
 
     def _standings(self, measured: Measured) -> tuple[set[str], set[str]]:
-        """Return the contenders that are fast enough, and those that are too slow or unable to win.
-
-        A contender that is fast enough can be both: it passes, but need not be timed again.
-        """
+        """Return the contenders that are fast enough, and those that are too slow or unable to win."""
         measured = measured.with_caches(self.caches)
         names = [name for name in self.contenders if name not in measured.refused]
         least = self.min_speedup if self.min_speedup is not None else 0.0
@@ -76,8 +73,6 @@ class Contest:
             fastest = max(sorted(able), key=lambda name: bounds[name].low)
             # A comparison with the fastest itself is narrower than two comparisons with the baseline.
             too_slow |= {name for name in bounds.keys() - {fastest} if measured.over(name, fastest).high < 1}
-            # The gate's bounds are wide, because a wrong promotion or rejection costs more than a close second place.
-            too_slow |= {name for name in passing & able - {fastest} if measured.is_slower(name, fastest)}
         return passing, too_slow
 
 
@@ -136,13 +131,9 @@ class Measured:
 
     def over(self, name: str, other: str) -> Ratio:
         """Return a subject's speed-up over a subject that was timed in as many launches, with the gate's bounds."""
-        return self._noise.bounds(self._against(name, other), self._sample(self.copy), self.contest.comparisons)
-
-    def is_slower(self, name: str, other: str) -> bool:
-        """Return whether a subject is slower than a faster one, with an error of 2.5% for all contenders together."""
-        sample = self._against(name, other)
-        error = 0.025 / max(1, len(self.contest.contenders))
-        return sample.mean + self._noise.half_width(sample, error) + PERSISTENT_BIAS < 0
+        subject_s = self.round_s(name)  # a contender may have left before the last launch
+        sample = Sample.against_one(subject_s, self.round_s(other)[: len(subject_s)])
+        return self._noise.bounds(sample, self._sample(self.copy), self.contest.comparisons)
 
     def floats(self) -> list[str]:
         """Return the float subjects that could be deployed and were timed in every launch, in order."""
@@ -198,10 +189,6 @@ class Measured:
     @cached_property
     def _noise(self) -> Noise:
         return Noise.pooled(self._sample(name) for name in self.names() if name != self.baseline)
-
-    def _against(self, name: str, other: str) -> Sample:
-        subject_s = self.round_s(name)  # a contender may have left before the last launch
-        return Sample.against_one(subject_s, self.round_s(other)[: len(subject_s)])
 
     def _over_floats(self, name: str) -> dict[str, Sample]:
         # A float that left the launches before this subject was clearly slower than another float.

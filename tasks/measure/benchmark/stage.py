@@ -162,8 +162,9 @@ def fastest_float(
     """Time the float candidates that could be the baseline; return the fastest, and the reason for the choice."""
     workload = job.workload
     contest = Contest(caches=workload.benchmark.caches, floats=frozenset(candidate.key for candidate in candidates))
-    # One launch is enough, because nothing but the order of the floats is asked: a quantized candidate must also beat
-    # every other float. If a float's time varies between launches, the choice may fall on the second-fastest float.
+    # One launch is enough, because nothing but the order of the floats is asked. If two floats are about as fast, the
+    # choice is arbitrary; by default, a quantized candidate must beat each of them (`Gate.over_best_float`), and a
+    # later night changes the baseline if another float is clearly faster.
     least = {"launches": 1, "single_calls": 0} | ({"cold_rounds": 2} if contest.caches == "warm" else {})
     brief = profile.model_copy(update=least)
     with alone_on_host(workload, candidates[0].candidate.name, brief, workspace) as session:

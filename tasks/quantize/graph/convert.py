@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, fx, nn
-from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 from torch.ao.quantization.quantize_fx import convert_fx
 
 from tasks.quantize.coverage import cover, is_within, leaves_of, own_behavior
 from tasks.quantize.dynamic_modules import FourBitEmbedding
-from tasks.quantize.graph.prepare import UNSUPPORTED, Prepared, fuse, prepare
+from tasks.quantize.graph.prepare import UNSUPPORTED, Prepared, forgetting_models, fuse, prepare
 from tasks.quantize.graph.trace import try_out
 from tasks.quantize.source import Converted, Converter, ModelSource, calibrate, refusing
 from tasks.quantize.spec import Spec
@@ -65,12 +64,8 @@ class StaticConverter(GraphConverter):
 
 def convert(prepared: fx.GraphModule, name: str = "The model") -> fx.GraphModule:
     """Convert a calibrated or trained model, and pack it for the quantized engine; `name` is used in messages."""
-    try:
-        with refusing(f"{name} cannot be converted"):
-            return convert_fx(prepared.eval())
-    finally:
-        # torch 2.15 looks up a model's device in a cache, which keeps every model that was prepared or converted.
-        assert_and_get_unique_device.cache_clear()
+    with refusing(f"{name} cannot be converted"), forgetting_models():
+        return convert_fx(prepared.eval())
 
 
 @dataclass(frozen=True)

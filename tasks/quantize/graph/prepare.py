@@ -9,6 +9,7 @@ Without VNNI, nightquant uses 7 bits for ``onednn`` as well.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +17,7 @@ import torch
 from torch import fx, nn
 from torch.ao import quantization
 from torch.ao.quantization import DeQuantStub, FakeQuantizeBase, ObserverBase, QConfig, QConfigMapping, QuantStub
+from torch.ao.quantization.fx.utils import assert_and_get_unique_device
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
 from torch.nn import functional
@@ -103,6 +105,15 @@ def fuse(model: nn.Module, inputs: int) -> nn.Module:
     return fuse_fx(traced_module(model.eval(), inputs))
 
 
+@contextmanager
+def forgetting_models() -> Iterator[None]:
+    """Empty the cache in which torch 2.15 looks up a model's device, because it keeps every model until then."""
+    try:
+        yield
+    finally:
+        assert_and_get_unique_device.cache_clear()
+
+
 def _prepared(model: nn.Module, spec: Spec, excluded: frozenset[str], inputs: tuple[torch.Tensor, ...]) -> Prepared:
     _remove_stubs(model)
     for module in model.modules():
@@ -124,7 +135,8 @@ def _prepared(model: nn.Module, spec: Spec, excluded: frozenset[str], inputs: tu
         mapping.set_module_name(path, None)
     _pad_by_numbers(traced)
     masks = without_floats(traced, inputs)
-    prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
+    with forgetting_models():
+        prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
     _observe_floats(prepared, masks)
     _observe_clamped(prepared)
     return Prepared(prepared, _observing_once(prepared), folded, excluded)

@@ -52,8 +52,8 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
             traced = torch.jit.trace(  # type: ignore[no-untyped-call]
                 model, tuple(example_inputs.values()), check_trace=False
             )
-        # torch never frees the weights of a frozen module, unless the module was loaded (torch 2.15).
-        loaded = torch.jit.load(io.BytesIO(traced.eval().save_to_buffer()))  # type: ignore[no-untyped-call]
+            # torch never frees the weights of a frozen module, unless the module was loaded (torch 2.15).
+            loaded = torch.jit.load(io.BytesIO(traced.eval().save_to_buffer()))  # type: ignore[no-untyped-call]
         frozen: torch.jit.ScriptModule = torch.jit.freeze(loaded, optimize_numerics=not exact)
         # Do not use ``frozen.save(path)``, because torch's writer aborts the process if the disk is full.
         path.write_bytes(frozen.save_to_buffer())

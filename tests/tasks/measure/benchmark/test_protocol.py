@@ -81,7 +81,20 @@ def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_be
     assert not Contest(frozenset({"close/eager"}), min_speedup=1.11, fastest_wins=True).is_decided(close)
 
 
-def test_a_contender_that_passes_but_is_clearly_slower_than_the_fastest_leaves_early(tmp_path: Path) -> None:
+def test_without_contenders_and_copy_one_launch_orders_the_floats(tmp_path: Path) -> None:
+    works = {BASELINE: 60, "float/openvino": 30, "float/onnxruntime": 90}
+    session = replace(SESSION, profile=TINY.model_copy(update={"launches": 1}))
+    subjects = [plan(tmp_path, name, work=work, simulated=True) for name, work in works.items()]
+    measured = session.measure(subjects, Contest(floats=frozenset(works)), with_copy=False)
+    assert len(measured.launches) == 1
+    assert measured.best_float() == "float/openvino"
+    over = measured.over_best_float("float/onnxruntime")
+    assert over is not None
+    assert over.value == pytest.approx(1 / 3, rel=0.15)
+
+
+@pytest.mark.slow
+def test_a_contender_that_passes_but_cannot_win_leaves_after_two_launches(tmp_path: Path) -> None:
     works = {BASELINE: 100, "fast/eager": 10, "equal/eager": 10, "second/eager": 20}
     subjects = [plan(tmp_path, name, work=work, simulated=True) for name, work in works.items()]
     session = replace(SESSION, profile=TINY.model_copy(update={"budget_s": 600, "launches": 3}))
