@@ -46,8 +46,10 @@ class Contest:
         deciding = {*undecided, *([self.current] if self.current else [])}
         speeds = {name: measured.with_caches(self.caches).ratio(name).value for name in measured.floats()}
         close = {name for name, speed in speeds.items() if speed * _OUT_OF_REACH >= max(speeds.values())}
-        # Without contenders, nothing depends on the speed of the floats.
-        return deciding | {self.twins[name] for name in deciding & self.twins.keys()} | (close if deciding else set())
+        # The floats stay even if every contender has left, because `Measured.floats` are those of every launch. Without
+        # contenders, nothing depends on the speed of the floats.
+        stay = close if self.contenders or self.current else set()
+        return deciding | {self.twins[name] for name in deciding & self.twins.keys()} | stay
 
     def is_decided(self, measured: Measured) -> bool:
         """Return whether every contender is known to be fast enough, too slow, or unable to win."""
