@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.results import Caches
 from tasks.measure.benchmark.messages import LaunchReport, Subject, SubjectReport
-from tasks.measure.benchmark.statistics import Array, Noise, Ratio, Sample
+from tasks.measure.benchmark.statistics import CHECKED_AT, Array, Noise, Ratio, Sample
 
 # After two launches, a float candidate this many times as slow as the fastest cannot be the best float any more.
 _OUT_OF_REACH = 1.2
@@ -42,7 +42,7 @@ class Contest:
 
     def needed(self, measured: Measured) -> set[str]:
         """Return the subjects that later launches time, in addition to the baseline and its copy."""
-        undecided = self.contenders - self._standings(measured)[1]
+        undecided = self.contenders - (self._standings(measured)[1] if len(measured.launches) in CHECKED_AT else set())
         deciding = {*undecided, *([self.current] if self.current else [])}
         speeds = {name: measured.with_caches(self.caches).ratio(name).value for name in measured.floats()}
         close = {name for name, speed in speeds.items() if speed * _OUT_OF_REACH >= max(speeds.values())}

@@ -100,7 +100,6 @@ def _expected(launches: int) -> Array:
 CHECKED_AT = (3, 5, 7, 10, 14, 20, 28, 40, 56)  # numbers of launches after which a decision is allowed
 # Maximum fraction of benchmarks in which at least one candidate is wrongly accepted, and likewise wrongly rejected.
 # Later looks have larger shares of the error (1 : 2 : 3 ...), because a few launches seldom decide a close case.
-# A candidate may also leave after two launches; that look has the share of the first.
 ERROR = 0.01
 # A bias that a subject may have in all launches, and that additional launches do not reduce.
 PERSISTENT_BIAS = math.log(1.03)

@@ -68,12 +68,12 @@ def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_be
     assert len(clear.launches) == 3
     assert clear.bounds("fast/eager").low > 1.5
     assert [len(clear.of(name)) for name in (BASELINE, "fast/eager", "close/eager", "large/eager")] == [3, 3, 2, 2]
-    # A contender that is known to be too slow leaves after two launches.
+    # A contender that is known to be too slow leaves at the first look.
     # 100 : 90 is within what may stick to a subject of 1.11.
     contest = Contest(frozenset({"fast/eager", "close/eager", "slow/eager"}), min_speedup=1.11)
     close = session.measure(subjects, contest)
     assert len(close.launches) == 5
-    assert [len(close.of(name)) for name in ("fast/eager", "close/eager", "slow/eager")] == [5, 5, 2]
+    assert [len(close.of(name)) for name in ("fast/eager", "close/eager", "slow/eager")] == [5, 5, 3]
     assert close.bounds("close/eager").low < 1.11 < close.bounds("close/eager").high
     # Where the fastest is promoted, it does not matter whether a much slower one would be fast enough.
     assert not contest.is_decided(close)
@@ -91,20 +91,6 @@ def test_without_contenders_and_copy_one_launch_orders_the_floats(tmp_path: Path
     over = measured.over_best_float("float/onnxruntime")
     assert over is not None
     assert over.value == pytest.approx(1 / 3, rel=0.15)
-
-
-@pytest.mark.slow
-def test_a_contender_that_passes_but_cannot_win_leaves_after_two_launches(tmp_path: Path) -> None:
-    works = {BASELINE: 100, "fast/eager": 10, "equal/eager": 10, "second/eager": 20}
-    subjects = [plan(tmp_path, name, work=work, simulated=True) for name, work in works.items()]
-    session = replace(SESSION, profile=TINY.model_copy(update={"budget_s": 600, "launches": 3}))
-    contest = Contest(frozenset(works) - {BASELINE}, min_speedup=1.11, fastest_wins=True)
-    measured = session.measure(subjects, contest)
-    assert [len(measured.of(name)) for name in works] == [3, 3, 3, 2]
-    assert contest.is_decided(measured)
-    assert measured.bounds("second/eager").low > 1.11
-    every = session.measure(subjects, replace(contest, fastest_wins=False))
-    assert [len(every.of(name)) for name in works] == [3, 3, 3, 3]
 
 
 @pytest.mark.slow
