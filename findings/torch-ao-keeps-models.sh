@@ -8,8 +8,7 @@
 # `prepare_pt2e` and `convert_pt2e` of torchao. Both libraries look up a model's device in a function that is decorated
 # with `functools.cache`, and the model is the cache's key. If the caches are cleared, the weights are freed.
 #
-# Why it surprises: quantization is a function from one model to another, and the cached value is one device. An
-# experienced engineer's guess, written before the run, was that the objects are freed (82%).
+# Why it surprises: quantization is a function from one model to another, and the cached value is only a device.
 #
 # Cost: a process that tries several recipes, as a search or a nightly worker does, grows by about one float model for
 # each.
