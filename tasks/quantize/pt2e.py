@@ -66,16 +66,13 @@ def quantize_graph(
     graph: fx.GraphModule, quantizer: Quantizer, source: ModelSource, calibration: Calibration | None
 ) -> fx.GraphModule:
     """Apply a quantizer to an exported graph; without calibration, run only the example inputs."""
-    try:
-        with torch.no_grad(), forgetting_models():
-            prepared = prepare_pt2e(graph, quantizer)
-            if calibration is not None:
-                calibrate(prepared, source, calibration)
-            else:
-                prepared(*source.example_inputs.values())
-            return convert_pt2e(prepared)  # type: ignore[no-any-return]
-    finally:
-        _assert_and_get_unique_device.cache_clear()  # torchao has a copy of the function
+    with torch.no_grad(), forgetting_models(_assert_and_get_unique_device):  # torchao has its own copy of the cache
+        prepared = prepare_pt2e(graph, quantizer)
+        if calibration is not None:
+            calibrate(prepared, source, calibration)
+        else:
+            prepared(*source.example_inputs.values())
+        return convert_pt2e(prepared)  # type: ignore[no-any-return]
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Converted:

@@ -5,36 +5,17 @@ import shutil
 import pytest
 
 from tests.flows.processes import Command
-from tests.flows.tiny import tiny
+from tests.flows.tiny import tiny, write_sleeping
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(300)]
-
-# Data that fail long after the other workload has been evaluated.
-SLEEPING = """
-import time
-from torch import nn
-
-def splits():
-    time.sleep(20)
-    raise RuntimeError("the disk is asleep")
-
-def model():
-    return nn.Linear(3, 2)
-"""
 
 
 def test_floats_are_timed_after_the_stages_of_every_workload(tmp_path, migrated_home):
     document = tiny("early", int8=False).replace("float/eager", "fastest-float")
     document = document.replace('runtimes = ["eager"]', 'runtimes = ["torchscript", "onnxruntime"]')
     (tmp_path / "early.toml").write_text(document)
-    (tmp_path / "sleeping.py").write_text(SLEEPING)
-    (tmp_path / "sleeping.toml").write_text(
-        'schema_version = 1\nname = "sleeping"\ndescription = ""\ndomain = "custom"\n'
-        'data = { kind = "factory", factory = "sleeping:splits" }\n'
-        'model = { kind = "factory", factory = "sleeping:model" }\n'
-        'checkpoint = { kind = "seeded" }\nevaluate = { metric = "accuracy" }\n'
-        'recipe = [{ name = "float", method = "none" }]\n'
-    )
+    # The data fail long after the other workload has been evaluated.
+    write_sleeping(tmp_path, 20)
     arguments = ["--workload", "early.toml", "--workload", "sleeping.toml", "--profile", "quick", "--store", "store"]
     home = shutil.copytree(migrated_home, tmp_path / "prefect")
     command = Command("nightly", *arguments, home=home, cwd=tmp_path)

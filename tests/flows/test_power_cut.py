@@ -8,22 +8,11 @@ import pytest
 from storage.check import check
 from storage.results.query import run_query
 from tests.flows.site import FINAL, Site, postgresql
-from tests.flows.tiny import tiny
+from tests.flows.tiny import tiny, write_sleeping
 
 pytestmark = [pytest.mark.long, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
 NIGHTLY = "nightly-quantization/nightly"
-# The data of a night that has not come to its end when it is killed, however fast or busy the machine is.
-SLEEPING = """
-import time
-from torch import nn
-
-def splits():
-    time.sleep(3600)
-
-def model():
-    return nn.Linear(3, 2)
-"""
 
 
 @pytest.fixture
@@ -38,15 +27,9 @@ def test_the_night_after_a_power_cut_runs_and_outlives_its_server_and_the_dead_o
     site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant", "--overwrite")
     site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
     (site.folder / "tiny.toml").write_text(tiny("tiny", int8=False))
-    (site.folder / "sleeping.py").write_text(SLEEPING)
-    (site.folder / "sleeping.toml").write_text(
-        'schema_version = 1\nname = "sleeping"\ndescription = ""\ndomain = "custom"\n'
-        'data = { kind = "factory", factory = "sleeping:splits" }\n'
-        'model = { kind = "factory", factory = "sleeping:model" }\n'
-        'checkpoint = { kind = "seeded" }\nevaluate = { metric = "accuracy" }\n'
-        'recipe = [{ name = "float", method = "none" }]\n'
-    )
-    long = {"request": {"workloads": ["lstm-demo", str(site.folder / "sleeping.toml")], "profile": "quick"}}
+    # A night that has not come to its end when it is killed, however fast or busy the machine is.
+    sleeping = write_sleeping(site.folder, 3600)
+    long = {"request": {"workloads": ["lstm-demo", str(sleeping)], "profile": "quick"}}
     short = {"request": {"workloads": [str(site.folder / "tiny.toml")], "profile": "quick"}}
     site.start_run(NIGHTLY, long)
     # Artifacts: it is at work, not only begun.

@@ -106,12 +106,13 @@ def fuse(model: nn.Module, inputs: int) -> nn.Module:
 
 
 @contextmanager
-def forgetting_models() -> Iterator[None]:
-    """Empty the cache in which torch 2.15 looks up a model's device, because it keeps every model until then."""
+def forgetting_models(*more: Callable[..., object]) -> Iterator[None]:
+    """Empty the cache in which torch 2.15 looks up a model's device, and those of `more`; they keep every model."""
     try:
         yield
     finally:
-        assert_and_get_unique_device.cache_clear()
+        for cached in (assert_and_get_unique_device, *more):
+            cached.cache_clear()  # type: ignore[attr-defined]
 
 
 def _prepared(model: nn.Module, spec: Spec, excluded: frozenset[str], inputs: tuple[torch.Tensor, ...]) -> Prepared:

@@ -72,7 +72,7 @@ def judged(folder: Path, int8: int) -> Judgement:
         floats=frozenset({"float/torchscript", "float/openvino"}),
         min_over_best_float=1.0,
     )
-    # Too slow an int8 leaves after three launches. The fourth must still time the floats.
+    # An int8 candidate that is too slow leaves after three launches. The fourth must still time the floats.
     measured = measure(folder, contest, 4, **{name.replace("/", "_"): work for name, work in names.items()})
     rows: list[dict[str, Any]] = []
     for timing in timings_of(measured, 1, {}):
