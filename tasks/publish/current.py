@@ -11,6 +11,7 @@ from storage.bundles import BundleStore
 from storage.digest import JsonObject, file_digest
 from storage.errors import BundleError, ConfigurationError, UnavailableError
 from storage.seal import SUMS, check_sums, parse_sums, read_manifest
+from tasks.publish.package import withdrawn_among
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import DOCUMENT, Made, runtime_named
 from tasks.values.job import Job, Workspace
@@ -32,6 +33,7 @@ def find_current(workspace: Workspace, job: Job[Workload], candidates: Sequence[
     pointer = bundles.pointer(job.workload.name)
     if pointer is None:
         return None
+    withdrawn = withdrawn_among(candidates, job, pointer)
     try:
         folder = bundles.local_folder(job.workload.name, pointer.version)
         sums = check_sums(folder)
@@ -44,7 +46,7 @@ def find_current(workspace: Workspace, job: Job[Workload], candidates: Sequence[
     except (BundleError, ConfigurationError, LookupError, ValueError) as error:
         if not _is_bundle_fault(error):
             raise
-        return CurrentBundle(version=pointer.version, fault=str(error))
+        return CurrentBundle(version=pointer.version, fault=str(error), withdrawn=withdrawn)
     before, now = manifest["sources"]["checkpoint"], job.checkpoint.digest
     changed = f"it was made from checkpoint {before[:12]}, but the workload now has {now[:12]}"
     return CurrentBundle(
@@ -54,6 +56,7 @@ def find_current(workspace: Workspace, job: Job[Workload], candidates: Sequence[
         same_as=same.name if same else None,
         coverage=_recorded(manifest, "coverage"),
         outdated="" if before == now else changed,
+        withdrawn=withdrawn,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -32,6 +32,7 @@ from tasks.runtimes.base import DOCUMENT, Runtime, runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, Frozen
 from tasks.workload.base import Kind
+from tasks.workload.recipe import CandidateName
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -115,10 +116,13 @@ def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
     return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]
 
 
-def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
-    """Return the content digits (`content_of`) of bundles from which users rolled back, except the current bundle."""
+def withdrawn_among(
+    candidates: Iterable[CandidateRef], job: Job[Workload], pointer: Pointer
+) -> tuple[CandidateName, ...]:
+    """Return the candidates with the content of a bundle from which users rolled back, except the current bundle."""
     in_service, *withdrawn = (version.rpartition("-")[2] for version in (pointer.version, *pointer.withdrawn))
-    return frozenset(withdrawn) - {in_service}
+    contents = set(withdrawn) - {in_service}
+    return tuple(candidate.name for candidate in candidates if content_of(job, candidate) in contents)
 
 
 def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspace, signer: Signer | None) -> None:

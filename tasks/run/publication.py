@@ -9,7 +9,7 @@ from storage.pointer import Pointer, by_run
 from storage.results import Row
 from tasks.decide.gate import GateDecision, Judgement, judge
 from tasks.publish.manifest import Provenance
-from tasks.publish.package import BundleRef, content_of, withdrawn_contents
+from tasks.publish.package import BundleRef, withdrawn_among
 from tasks.values.results import CurrentBundle, Failure, RunInfo, UnknownBundle, WorkloadResult
 from tasks.workload.recipe import CandidateName
 
@@ -85,12 +85,12 @@ def _current(result: WorkloadResult, pointer: Pointer | None) -> CurrentBundle |
     return UnknownBundle(version=now, reason=why)
 
 
-def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[CandidateName]:
+def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> tuple[CandidateName, ...]:
     """Return the candidates that have the same content as a withdrawn bundle."""
     if pointer is None or result.job is None:
-        return set()
-    contents, built = withdrawn_contents(pointer), [candidate.built for candidate in result.candidates]
-    return {ref.name for ref in built if ref is not None and content_of(result.job, ref) in contents}
+        return ()
+    built = (candidate.built for candidate in result.candidates)
+    return withdrawn_among((ref for ref in built if ref is not None), result.job, pointer)
 
 
 def provenance(result: WorkloadResult, winner: GateDecision, rows: Sequence[Row], run: RunInfo) -> Provenance:

@@ -194,7 +194,8 @@ class CurrentBundle(Frozen):
     """The current bundle, as it was found.
 
     ``candidate`` is an artifact with the bundle's own files, or tonight's candidate ``same_as`` with the same files. If
-    the files cannot be used, ``candidate`` is None and ``fault`` is the reason.
+    the files cannot be used, ``candidate`` is None and ``fault`` is the reason. ``withdrawn`` contains tonight's
+    candidates from which users rolled back.
     """
 
     version: str
@@ -204,6 +205,7 @@ class CurrentBundle(Frozen):
     outdated: str = ""  # says that the checkpoint has changed since
     fault: str = ""
     coverage: float | None = None
+    withdrawn: tuple[CandidateName, ...] = ()
 
 
 class UnknownBundle(Frozen):

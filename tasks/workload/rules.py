@@ -86,7 +86,7 @@ class Rule:
     words: str
     unit: str
     value_of: Callable[[Gate, Row], RuleValue]
-    is_timed: bool = False  # whether only timing shows the quantity
+    known_after: Literal["evaluation", "timing", "diagnosis"] = "evaluation"
 
     def bound(self, gate: Gate) -> float | None:
         """Return the gate's bound for this rule, or None if the rule does not apply."""
@@ -147,8 +147,13 @@ def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, 
     # deployed, nothing is faster.
     is_compared = row.get("best_float") is not None and not is_float(row)
     rules = [rule for rule in RULES.values() if rule.name != OVER_BEST_FLOAT or is_compared]
-    applicable = ((rule, rule.bound(gate)) for rule in rules if timed or not rule.is_timed)
+    applicable = ((rule, rule.bound(gate)) for rule in rules if timed or rule.known_after == "evaluation")
     return tuple(rule.check(gate, row, bound) for rule, bound in applicable if bound is not None)
+
+
+def can_fail_after_timing(gate: Gate) -> bool:
+    """Return whether the gate has a rule on memory or proofs, which are measured after all launches."""
+    return any(rule.known_after == "diagnosis" and rule.bound(gate) is not None for rule in RULES.values())
 
 
 def is_float(row: Row) -> bool:
@@ -240,17 +245,22 @@ RULES: dict[str, Rule] = {
     for rule in (
         Rule("max_quality_drop", "at most", "quality drop", "quality_metric", _quality_drop),
         Rule("min_size_ratio", "at least", "size ratio", "ratio", partial(_column, "size_ratio")),
-        Rule("min_speedup", "at least", "speedup", "ratio", _speedup, is_timed=True),
-        Rule(OVER_BEST_FLOAT, "at least", "gain over the best float", "ratio", _over_best_float, is_timed=True),
-        Rule("max_peak_rss_bytes", "at most", "memory", "bytes", partial(_column, "peak_rss_bytes"), is_timed=True),
+        Rule("min_speedup", "at least", "speedup", "ratio", _speedup, known_after="timing"),
+        Rule(
+            OVER_BEST_FLOAT, "at least", "gain over the best float", "ratio", _over_best_float, known_after="timing"
+        ),
+        Rule(
+            "max_peak_rss_bytes", "at most", "memory", "bytes", partial(_column, "peak_rss_bytes"),
+            known_after="diagnosis",
+        ),
         Rule("min_coverage", "at least", "coverage", "share", partial(_column, "coverage")),
         Rule(
             "min_int8_time_share", "at least", "time in int8", "share",
-            partial(_column, "int8_time_share", note=_float_operators), is_timed=True,
+            partial(_column, "int8_time_share", note=_float_operators), known_after="diagnosis",
         ),
         Rule(
             "max_saturation", "at most", "saturation", "share", partial(_column, "saturation", note=_instructions),
-            is_timed=True,
+            known_after="diagnosis",
         ),
         Rule(
             "max_batch_difference", "at most", "batch difference", "share",

@@ -27,6 +27,7 @@ from tasks.values.proofs import Proof
 from tasks.values.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.values.results import BenchmarkResult
 from tasks.workload.recipe import CandidateName
+from tasks.workload.rules import can_fail_after_timing
 from tasks.workload.workload import Workload
 
 T = TypeVar("T", bound=Frozen)
@@ -149,7 +150,7 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
         min_speedup=workload.gate.min_speedup,
         current=next(deployed, ""),
         caches=workload.benchmark.caches,
-        fastest_wins=workload.gate.objective == "fastest",
+        fastest_wins=workload.gate.objective == "fastest" and not can_fail_after_timing(workload.gate),
         twins={candidate.key: str(candidate.twin) for candidate in candidates if candidate.twin},
         floats=frozenset(candidate.key for candidate in candidates if candidate.could_serve),
         min_over_best_float=workload.gate.over_best_float,

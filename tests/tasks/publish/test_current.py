@@ -67,6 +67,17 @@ def test_tonights_candidate_of_the_same_bytes_is_the_current_bundle(made: Made) 
     assert current.coverage == 0.5
 
 
+def test_a_candidate_is_withdrawn_if_users_rolled_back_from_its_content(made: Made) -> None:
+    bundles, first = BundleStore(made.store.place), found(made)
+    assert first.withdrawn == ()
+    other = make(made.store.root, seed=1)
+    other.package(bundles, measurements=other.rows(coverage=0.5))
+    bundles.roll_back("tiny", by="a test", reason="it is slower")
+    current = find_current(Workspace(made.store), other.job, [made.candidate, other.candidate])
+    assert current is not None
+    assert (current.version, current.withdrawn) == (first.version, (other.candidate.name,))
+
+
 @pytest.mark.slow
 def test_a_candidate_rebuilt_with_other_bytes_is_not_the_current_bundle(made: Made) -> None:
     folder = made.store.path("candidate", made.candidate.digest)

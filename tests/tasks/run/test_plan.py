@@ -93,6 +93,22 @@ def test_only_candidates_that_could_be_promoted_are_timed_until_they_are_decided
     assert deciding(objective="smallest", min_speedup=1.1) == [True, True]
 
 
+def test_only_a_candidate_that_can_still_be_promoted_sends_slower_candidates_home() -> None:
+    withdrawn = deployed().model_copy(update={"withdrawn": (CandidateName("int8", "torchscript"),)})
+    found = result(BASELINE, candidate("int8"), candidate("half"), current=withdrawn, min_speedup=1.1)
+    assert contest_of(found.workload, subjects_to_time(found)).contenders == {"half/torchscript"}
+    for gate, wins in (
+        ({}, True),
+        ({"min_speedup": 1.1, "min_coverage": 0.5}, True),
+        ({"max_peak_rss_bytes": 1000}, False),
+        ({"min_int8_time_share": 0.5}, False),
+        ({"max_saturation": 0.1}, False),
+        ({"objective": "smallest", "min_speedup": 1.1}, False),
+    ):
+        found = result(BASELINE, candidate("int8"), **gate)
+        assert contest_of(found.workload, subjects_to_time(found)).fastest_wins == wins, gate
+
+
 def test_the_current_bundle_is_timed_with_the_candidates_and_its_twin() -> None:
     found = with_evaluation(result(BASELINE, candidate("half"), current=deployed()), evaluation("int8"))
     timed = subjects_to_time(found)
