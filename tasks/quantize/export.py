@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from inspect import Parameter, signature
 
 import torch
@@ -19,11 +20,10 @@ from storage.errors import QuantizationError, first_line
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
     """Replace a model's LSTMs in place with `OneDnnLstm`, and export the model; the axes in `axes` stay dynamic."""
     replace_lstms(model)
-    forget_decompositions()
     shapes = open_shapes(model, examples, axes)
     try:
         # Without `strict`, the quantizer mistakes a residual network's additions for partitions with several outputs.
-        with torch.no_grad():
+        with torch.no_grad(), forgetting_exports():
             return torch.export.export(
                 model, tuple(opened(examples, axes).values()), dynamic_shapes=shapes, strict=True
             )
@@ -34,23 +34,25 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
             f"torch.export cannot export {type(model).__name__}: {reason}.",
             hint="Use the torchscript or onnxruntime runtime for this model.",
         ) from error
-    finally:
-        _forget_exports()
 
 
-def forget_decompositions() -> None:
-    """Clear torch's cache of operators' kernels, in which torch 2.15 keeps decompositions of earlier ONNX exports."""
+@contextmanager
+def forgetting_exports() -> Iterator[None]:
+    """Export as if it were the first time, and keep no model in memory.
+
+    In torch 2.15, the cache of operators' kernels keeps decompositions of earlier ONNX exports, and a strict export
+    leaves the model in a variable of torch's module.
+    """
     for operator in global_decomposition_table["post_autograd"]:
         if isinstance(operator, OpOverload):
             operator._dispatch_cache.clear()
-
-
-def _forget_exports() -> None:
-    """Remove models from the variables of torch's module, where torch 2.15 leaves each model that it exports."""
-    module = sys.modules.get("torch._dynamo.functional_export")  # importing it would take a second
-    scope = vars(module) if module is not None else {}
-    for name in [name for name in scope if name.startswith("__compiled_fn_")]:
-        scope[name] = None  # torch may still delete the name
+    try:
+        yield
+    finally:
+        module = sys.modules.get("torch._dynamo.functional_export")  # importing it would take a second
+        scope = vars(module) if module is not None else {}
+        for name in [name for name in scope if name.startswith("__compiled_fn_")]:
+            scope[name] = None  # torch may still delete the name
 
 
 def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> dict[str, Tensor]:

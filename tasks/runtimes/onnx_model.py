@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
-from onnxscript import opset20
+from onnxscript import ir, opset20
 from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -26,7 +26,7 @@ from tasks.environment.libraries import quiet
 from tasks.environment.machine import installed_version
 from tasks.environment.sources import code_digest
 from tasks.quantize.coverage import is_within
-from tasks.quantize.export import forget_decompositions, open_shapes, opened
+from tasks.quantize.export import forgetting_exports, open_shapes, opened
 from tasks.quantize.source import ModelSource, Trained, converter_of, refusing
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import EXPORTING
@@ -74,9 +74,8 @@ def export(
 ) -> tuple[ModelProto, dict[str, str]]:
     """Export a model with nodes named after modules; return also the module into which each batch norm was folded."""
     inputs = opened(examples, axes)
-    forget_decompositions()
     hint = "Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the recipes."
-    with refusing("The model cannot be exported to ONNX", hint), quiet(), torch.no_grad():
+    with refusing("The model cannot be exported to ONNX", hint), quiet(), torch.no_grad(), forgetting_exports():
         program = torch.onnx.export(
             model,
             tuple(inputs.values()),
@@ -91,6 +90,7 @@ def export(
         # module.
         optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     exported = program.model_proto
+    _release_rules()
     modules = dict(model.named_modules())
     _refuse_fixed_axes(exported.graph, axes)
     folded: dict[str, str] = {}
@@ -111,6 +111,14 @@ def export(
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]
     return exported, folded
+
+
+def _release_rules() -> None:
+    """Show onnxscript's rules a graph without weights, because each rule keeps the last graph that it has seen."""
+    value = ir.Value(name="x", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
+    node = ir.Node("", "Relu", [value])
+    graph = ir.Graph([value], node.outputs, nodes=[node], opset_imports={"": op.version})
+    optimize_ir(ir.Model(graph, ir_version=10))
 
 
 def _quantize_biases(model: ModelProto) -> None:

@@ -16,7 +16,7 @@ from tasks.data.outputs import Call, distance, finite_outputs, worst
 from tasks.data.sections import BATCH
 from tasks.environment.libraries import contained
 from tasks.quantize.coverage import cover_products, excluded_modules, nothing_quantized
-from tasks.quantize.export import forget_decompositions, open_shapes, opened, path_of
+from tasks.quantize.export import forgetting_exports, open_shapes, opened, path_of
 from tasks.quantize.source import ModelSource, Trained, converter_of, refusing
 from tasks.quantize.spec import Spec
 from tasks.quantize.trained import Rounded
@@ -93,9 +93,8 @@ def _quantized(source: ModelSource, spec: Spec, excluded: frozenset[str], axes: 
 def _export(model: nn.Module, source: ModelSource, axes: Axes) -> ExportedProgram:
     """Export a model; the axes in `axes` stay dynamic, up to `LARGEST`."""
     inputs = opened(source.example_inputs, axes)
-    forget_decompositions()
     hint = f"Rewrite the code named in the message. {_HINT}"
-    with refusing("The model cannot be exported for ExecuTorch", hint), torch.no_grad():
+    with refusing("The model cannot be exported for ExecuTorch", hint), torch.no_grad(), forgetting_exports():
         return torch.export.export(
             model,
             tuple(tensor.contiguous() for tensor in inputs.values()),

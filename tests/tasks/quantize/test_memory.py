@@ -20,6 +20,7 @@ from tasks.quantize.pt2e import quantize_exported
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.quantize.trained import QatConverter
+from tasks.runtimes import onnx_model
 from tasks.runtimes.torchscript.make import write_script
 from tests.tasks.quantize import networks
 from tests.tasks.quantize.test_pt2e import MakeSource, static
@@ -27,6 +28,7 @@ from tests.tasks.quantize.test_pt2e import MakeSource, static
 TRAINED = {"name": "qat", "method": "qat", "epochs": 1, "batch_size": 16}
 USES: dict[str, Callable[[ModelSource], object]] = {
     "export": lambda source: export(source.float_model(), source.example_inputs, source.axes),
+    "onnx": lambda source: onnx_model.export(source.float_model(), source.example_inputs, source.axes),
     "graph": lambda source: StaticConverter().convert(source.float_model(), static(), source),
     "pt2e": lambda source: quantize_exported(static(), source),
     "training": lambda source: QatConverter().train(spec_of(QatRecipe.model_validate(TRAINED)), source),
