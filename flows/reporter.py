@@ -22,8 +22,8 @@ class Reporter:
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
         """Report a stage's progress."""
 
-    def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Report the end of a stage, and the error if the stage failed."""
+    def finished(self, label: str, error: str = "") -> None:
+        """Report the end of a stage with the time since `started`, and the error if the stage failed."""
 
     def noted(self, text: str) -> None:
         """Report a message about the run as a whole."""
@@ -71,10 +71,10 @@ class _Lines(Reporter):
                     stage.since = time.monotonic()
                 stage.done, stage.total, stage.unit = done, total, unit
 
-    def finished(self, label: str, seconds: float, error: str = "") -> None:
+    def finished(self, label: str, error: str = "") -> None:
         with self._lock:
             self._begin(label)
-            del self._running[label]
+            seconds = time.monotonic() - self._running.pop(label).began
             text = f"FAILED after {elapsed(seconds)}: {error}" if error else f"done in {seconds:.1f} s"
             self._print(f"{label}: {text}")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,7 +17,7 @@ from flows.settings import load_settings
 from storage.errors import NightquantError, StoreError, UnavailableError
 from storage.results import Row
 from tasks.environment.libraries import LibraryError
-from tasks.run.stages import build, compare, evaluate, pace, preview, try_candidate
+from tasks.run.stages import build, compare, evaluate, load_makers, pace, preview, try_candidate
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef
 from tasks.values.results import (
@@ -59,7 +58,7 @@ class Run:
     def __call__(self, stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
         """Return the stage's result; raise `LostError` if the stage exceeded `limit_s` or its process died."""
         self.reporter.started(label)
-        began, failure = time.monotonic(), "it was stopped"
+        failure = "it was stopped"
         try:
             value = self.workers.run(stage, label, limit_s or self.default_s, self.store, *args)
             failure = ""
@@ -70,7 +69,7 @@ class Run:
             failure = "the message below gives the reason"
             raise
         finally:
-            self.reporter.finished(label, time.monotonic() - began, failure)
+            self.reporter.finished(label, failure)
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Yield the results of `work` in the order of the items, of which up to `at_once` are in work."""
@@ -96,6 +95,7 @@ def running(store: str) -> Iterator[Run]:
 
         threads = threads_each(settings.workers)
         workers = stack.enter_context(Workers(settings.workers, threads, settings.cache, listener=receive))
+        workers.load(load_makers, "loading the runtimes", store)
         yield Run(workers, reporter, store, settings.workers, default_s)
 
 

@@ -190,8 +190,8 @@ def outcome_of(expected: type[T], request: NightlyRequest | SearchRequest, setti
     """Run the request's flow, and return the flow's result."""
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
-        with prefect_api(meanwhile=partial(_flow_of, request)) as server_s:
-            reporter.finished(_SERVER, server_s)
+        with prefect_api(meanwhile=partial(_flow_of, request)):
+            reporter.finished(_SERVER)
             from flows.execution.context import run_flow
 
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -217,9 +216,8 @@ def _recipe(workload: Workload, name: str, recipes: Sequence[Recipe], what: str 
 def _workspace(store: str, label: str) -> Iterator[Workspace]:
     """Provide a workspace that shows its progress on standard error."""
     with reporter_for(Console(stderr=True)) as reporter:
-        began = time.monotonic()
         reporter.started(label)
         yield Workspace(
             ArtifactStore(store), lambda done, total, unit="": reporter.progressed(label, done, total, unit)
         )
-        reporter.finished(label, time.monotonic() - began)
+        reporter.finished(label)

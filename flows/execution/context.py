@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import platform
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -141,7 +140,7 @@ class Execution:
             labels = (label if number == 1 else f"{label} ({number})" for number in itertools.count(1))
             label = next(free for free in labels if free not in self._awaited)
             self._awaited[label] = False
-        logger, began = get_run_logger(), time.monotonic()
+        logger = get_run_logger()
         logger.info("%s: started on %s, process %d", label, platform.node(), os.getpid())
         error = ""
         try:
@@ -154,7 +153,7 @@ class Execution:
             with self._order:
                 # A stage that was stopped before it began has nothing to report.
                 if self._awaited.pop(label) or not error:
-                    self.reporter.finished(label, time.monotonic() - began, error)
+                    self.reporter.finished(label, error)
 
     def _receive(self, label: str, done: float, total: float, unit: str) -> None:
         with self._order:

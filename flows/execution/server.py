@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,18 +56,17 @@ def server_gone(error: Exception) -> ServerGoneError:
 
 
 @contextmanager
-def prefect_api(meanwhile: Callable[[], object] = lambda: None) -> Iterator[float]:
-    """Make a Prefect API available to this process; call `meanwhile` during the start, and yield the startup time."""
+def prefect_api(meanwhile: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Make a Prefect API available to this process; call `meanwhile` during the start."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    began = time.perf_counter()
     process = None
     if configured_api():
         check_reachable()
     else:
         process = _start(meanwhile)
     try:
-        yield time.perf_counter() - began
+        yield
     finally:
         if "prefect" in sys.modules:
             from prefect.events.worker import EventsWorker

@@ -99,16 +99,7 @@ class Workers:
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> R:
         """Run a stage in a worker that opens the store, and return the stage's result."""
-        with self._lock:
-            if self._stopped.is_set():
-                raise StoppedError(f"{label}: the stage was not started, because the run ended.")
-            if not self._pool.active:
-                self._pool.stop()  # type: ignore[no-untyped-call]
-                self._pool.join()
-                self._pool = self._start_pool()
-            call = (stage, label, store, self._address, *args)
-            future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
-            self._awaited.add(future)
+        future = self._schedule(stage, label, timeout_s, store, *args)
         try:
             result: R = future.result()
             return result
@@ -124,6 +115,30 @@ class Workers:
             raise _lost(label, error) from error
         finally:
             self._awaited.discard(future)
+
+    def load(self, stage: Callable[[Workspace], None], label: str, store: str) -> None:
+        """Run a stage that imports what later stages need, in a worker that would otherwise wait.
+
+        Nobody waits for the stage. If an import fails, it also fails in the stage that needs it, which reports the
+        error.
+        """
+        if self._count > 1:
+            self._schedule(stage, label, None, store)
+
+    def _schedule(
+        self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
+    ) -> ProcessFuture[R]:
+        with self._lock:
+            if self._stopped.is_set():
+                raise StoppedError(f"{label}: the stage was not started, because the run ended.")
+            if not self._pool.active:
+                self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.join()
+                self._pool = self._start_pool()
+            call = (stage, label, store, self._address, *args)
+            future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
+            self._awaited.add(future)
+        return future
 
     def _listen(self) -> None:
         while True:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from tasks.domains import domain_named
 from tasks.environment.libraries import contained, reported_as
-from tasks.environment.machine import require_domain
+from tasks.environment.machine import installed_version, require_domain
+from tasks.runtimes.base import runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
 from tasks.values.results import CandidatePreview, Comparison, Evaluation, LayerSensitivity, Preview, Proposal
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import RUNTIMES, Recipe
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -40,6 +41,14 @@ def pace(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> f
 
     with reported_as(f"The candidate cannot be called in {candidate.runtime}"), contained():
         return measure(job, candidate, workspace)
+
+
+def load_makers(workspace: Workspace) -> None:
+    """Import the tools that build candidates for the installed runtimes, except those that compile."""
+    for name in RUNTIMES:
+        runtime = runtime_named(name)
+        if not runtime.compiles and all(map(installed_version, runtime.distributions)):
+            runtime.maker()
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from io import StringIO
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -31,16 +32,27 @@ def test_a_stage_is_reported_when_it_begins_fails_and_continues(monkeypatch: pyt
     out = console()
     with reporter.reporter_for(out) as lines:
         lines.started("word-lm: train")
-        lines.finished("word-lm: train", 1.0, ERROR)
+        lines.finished("word-lm: train", ERROR)
         lines.started("word-lm: train")
         lines.progressed("word-lm: train", 1.5, 4, "epochs, loss 5.91")
         deadline = time.monotonic() + 10
         while len(told(out)) < 5 and time.monotonic() < deadline:
             time.sleep(0.01)
-        lines.finished("word-lm: train", 2.0)
+        lines.finished("word-lm: train")
     begun, failed, again, *beats, done = told(out)
     assert begun == again == "word-lm: train …"
-    assert failed == f"word-lm: train: FAILED after 0:01: {ERROR}"
+    assert failed == f"word-lm: train: FAILED after 0:00: {ERROR}"
     assert len(beats) >= 2
     assert all(re.fullmatch(r"word-lm: train: 1.5 of 4 epochs, loss 5.91, about \d+:\d\d left", beat) for beat in beats)
-    assert done == "word-lm: train: done in 2.0 s"
+    assert re.fullmatch(r"word-lm: train: done in \d+\.\d s", done)
+
+
+def test_a_stages_time_does_not_include_its_wait_for_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, out = 100.0, console()
+    monkeypatch.setattr(reporter, "time", SimpleNamespace(monotonic=lambda: now))
+    with reporter.reporter_for(out) as lines:
+        now = 142.0
+        lines.started("word-lm: build")
+        now = 147.5
+        lines.finished("word-lm: build")
+    assert told(out) == ["word-lm: build …", "word-lm: build: done in 5.5 s"]

@@ -38,7 +38,7 @@ class Heard(Reporter):
         self.lines.append(f"{label}: {done} of {total} {unit}")
         (self.folder / f"{done}").touch()
 
-    def finished(self, label: str, seconds: float, error: str = "") -> None:
+    def finished(self, label: str, error: str = "") -> None:
         self.lines.append(f"{label}: {'failed' if error else 'done'}")
 
     def noted(self, text: str) -> None:

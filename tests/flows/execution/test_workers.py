@@ -74,6 +74,17 @@ def test_progress_reaches_the_listener(workers, heard, tmp_path):
     assert expected in heard
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_only_a_worker_that_would_wait_imports_for_later_stages_and_its_errors_are_left_to_them(count, tmp_path):
+    with Workers(count=count, threads=1) as pool:
+        pool.load(worker_stages.refuse, "loading", str(tmp_path))
+        pool.load(worker_stages.leave_pid, "loading", str(tmp_path))
+        _run(pool, worker_stages.pid, tmp_path)
+        if count == 2:
+            _run(pool, worker_stages.wait_for, tmp_path, str(tmp_path / "pid"))
+        assert sum(1 for _ in tmp_path.glob("pid")) == count - 1
+
+
 @pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     parent = subprocess.Popen(

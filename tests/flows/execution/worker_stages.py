@@ -19,6 +19,10 @@ def pid(workspace):
     return os.getpid()
 
 
+def leave_pid(workspace):
+    (workspace.store.root / "pid").write_text(str(os.getpid()), encoding="ascii")
+
+
 def wait_for(workspace, file):
     """Wait until somebody has made a file, a minute at most."""
     deadline = time.monotonic() + 60
