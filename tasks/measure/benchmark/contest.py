@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.results import Caches
 from tasks.measure.benchmark.messages import LaunchReport, Subject, SubjectReport
-from tasks.measure.benchmark.statistics import CHECKED_AT, Array, Noise, Ratio, Sample
+from tasks.measure.benchmark.statistics import CHECKED_AT, Array, Noise, Ratio, Sample, step_down
 
 # After two launches, a float candidate this many times as slow as the fastest cannot be the best float any more.
 _OUT_OF_REACH = 1.2
@@ -38,7 +38,7 @@ class Contest:
     def comparisons(self) -> int:
         """Number of speed ratios that affect decisions."""
         quantized = len(self.contenders & self.twins.keys()) if self.min_over_best_float is not None else 0
-        return len(self.contenders) * (2 if self.current else 1) + quantized
+        return len(self.contenders) * ((self.min_speedup is not None) + bool(self.current)) + quantized
 
     def needed(self, measured: Measured) -> set[str]:
         """Return the subjects that later launches time, in addition to the baseline and its copy."""
@@ -117,7 +117,7 @@ class Measured:
 
     def bounds(self, name: str) -> Ratio:
         """Return a subject's speed-up over the baseline, with the bounds that the gate uses (`Noise.bounds`)."""
-        return self._noise.bounds(self._sample(name), self._sample(self.copy), self.contest.comparisons)
+        return self._bounds(name, self._undecided)
 
     def moderated(self, name: str) -> Ratio:
         """Return a subject's speed-up with a 95% interval that suits few launches; see `Noise.half_width`."""
@@ -176,17 +176,40 @@ class Measured:
 
         A subject must beat every float, so only the upper bounds need a correction for the number of floats.
         """
-        samples = self._over_floats(name)
-        if self.contest.min_over_best_float is None or name not in self.contest.twins or not samples:
-            return None
-        copy, count = self._sample(self.copy), self.contest.comparisons
-        lows = [self._noise.bounds(sample, copy, count).low for sample in samples.values()]
-        highs = [self._noise.bounds(sample, copy, count * len(samples)).high for sample in samples.values()]
-        return Ratio(Ratio.around(samples[self.best_float()].mean, 0.0).value, min(lows), min(highs))
+        return self._over_best_float_bounds(name, self._undecided)
 
     def aa_ratio(self) -> Ratio:
         """Return the speed ratio between the baseline and its copy."""
         return self.ratio(self.copy)
+
+    @cached_property
+    def _undecided(self) -> int:
+        """Number of comparisons that share the error of a check (`step_down`)."""
+        speed, gain = self.contest.min_speedup, self.contest.min_over_best_float
+        names = sorted(self.contest.contenders & {*self.names()})
+
+        def decided(comparisons: int) -> int:
+            rules = []
+            if speed is not None:
+                rules += [(self._bounds(name, comparisons), speed) for name in names]
+            if gain is not None:
+                over = (self._over_best_float_bounds(name, comparisons) for name in names)
+                rules += [(bounds, gain) for bounds in over if bounds is not None]
+            return sum(not bounds.low < bound <= bounds.high for bounds, bound in rules)
+
+        return step_down(self.contest.comparisons, decided)
+
+    def _bounds(self, name: str, comparisons: int) -> Ratio:
+        return self._noise.bounds(self._sample(name), self._sample(self.copy), comparisons)
+
+    def _over_best_float_bounds(self, name: str, comparisons: int) -> Ratio | None:
+        samples = self._over_floats(name)
+        if self.contest.min_over_best_float is None or name not in self.contest.twins or not samples:
+            return None
+        copy = self._sample(self.copy)
+        lows = [self._noise.bounds(sample, copy, comparisons).low for sample in samples.values()]
+        highs = [self._noise.bounds(sample, copy, comparisons * len(samples)).high for sample in samples.values()]
+        return Ratio(Ratio.around(samples[self.best_float()].mean, 0.0).value, min(lows), min(highs))
 
     @cached_property
     def _noise(self) -> Noise:

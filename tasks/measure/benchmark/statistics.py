@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -106,6 +106,8 @@ PERSISTENT_BIAS = math.log(1.03)
 # Degrees of freedom that the other subjects contribute to the bounds on a subject's speed. With a larger value,
 # exceptionally noisy candidates would be wrongly promoted more often than `ERROR` allows (see benchmarks.decisions).
 PRIOR = 4.0
+# From this multiple of the mean variance on, the other subjects say less about a subject.
+NOISY = 1.5
 # Variances of log ratios, as multiples of one subject's variance; the mean of the baseline and its copy adds 1/2.
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
@@ -185,7 +187,8 @@ class Noise:
         The mean variance of all samples adds `prior` degrees of freedom (moderated t). See Smyth, "Linear models and
         empirical Bayes methods for assessing differential expression in microarray experiments", Statistical
         Applications in Genetics and Molecular Biology 3(1), 2004. A variance is never shrunk below the sample's own
-        variance, so a noisy sample stays noisy. A `prior` of 0 gives Student's t interval.
+        variance, so a noisy sample stays noisy. If its variance exceeds `NOISY` times the mean variance, the degrees of
+        freedom that are added decrease with its standard deviation. A `prior` of 0 gives Student's t interval.
         """
         launches = len(sample.logs)
         if launches < 2:
@@ -193,6 +196,8 @@ class Noise:
         correction = correction_of(launches, self.autocorrelation)
         own = sample.squares / (launches - 1)
         prior = min(prior, max(0.0, self.freedom - correction.freedom))
+        if own > NOISY * self.variance:
+            prior *= math.sqrt(NOISY * self.variance / own)
         shrunken = (prior * self.variance + correction.freedom * own) / (prior + correction.freedom) if prior else own
         variance = max(own, shrunken) * sample.variance * correction.inflation / launches
         return student_quantile(1 - error, prior + correction.freedom) * math.sqrt(variance)
@@ -200,10 +205,10 @@ class Noise:
     def bounds(self, sample: Sample, copy: Sample, comparisons: int) -> Ratio:
         """Return the ratio with bounds that hold at every look and for all `comparisons` simultaneously.
 
-        The error is divided among looks and comparisons (group-sequential Bonferroni). The half-width is never smaller
-        than that of Student's 95% t interval. The bounds also allow for a bias that additional launches do not reduce:
-        the amount by which the deviation of the baseline's `copy` exceeds the half-width of its interval, but at least
-        `PERSISTENT_BIAS`.
+        The error is divided among looks and comparisons (group-sequential Bonferroni; see also `step_down`). The
+        half-width is never smaller than that of Student's 95% t interval. The bounds also allow for a bias that
+        additional launches do not reduce: the amount by which the deviation of the baseline's `copy` exceeds the
+        half-width of its interval, but at least `PERSISTENT_BIAS`.
         """
         look = min(bisect_left(CHECKED_AT, len(sample.logs)), len(CHECKED_AT) - 1)
         share = (look + 1) / sum(range(len(CHECKED_AT) + 1))
@@ -222,6 +227,18 @@ class Noise:
         """
         intervals = [self.interval(sample) for sample in samples]
         return min(ratio.low for ratio in intervals), min(ratio.high for ratio in intervals)
+
+
+def step_down(comparisons: int, decided: Callable[[int], int]) -> int:
+    """Return how many comparisons share the error of a check, once those that were decided need no share any more.
+
+    `decided` returns how many comparisons are certain if the given number shares the error. See Holm, "A simple
+    sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6(2), 1979.
+    """
+    sharing, left = comparisons + 1, comparisons
+    while left < sharing:
+        sharing, left = left, max(1, comparisons - decided(left))
+    return sharing
 
 
 def launch_values(logs: Array) -> Array:

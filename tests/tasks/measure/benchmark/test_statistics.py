@@ -22,6 +22,7 @@ from tasks.measure.benchmark.statistics import (
     correction_of,
     launch_values,
     percentiles,
+    step_down,
     verdict_of,
 )
 
@@ -237,12 +238,24 @@ def test_bounds_follow_the_published_method(launches: int, share: int, compariso
 
     freedom, deviation = launches - 1, 0.01 * turns.std(ddof=1)
     prior, own, others = min(4, freedom), deviation**2 / 1.5, (0.001 * turns.std(ddof=1)) ** 2 / 2
-    wide = t.ppf(1 - 0.01 * share / 45 / max(1, comparisons), freedom + prior) * deviation / np.sqrt(launches)
+    less = prior * np.sqrt(1.5 * (own + others) / 2 / own)
+    wide = t.ppf(1 - 0.01 * share / 45 / max(1, comparisons), freedom + less) * deviation / np.sqrt(launches)
     students = t.ppf(0.975, freedom) * deviation / np.sqrt(launches)
     pooled = ((own + others) / 2 * prior + others * freedom) / (prior + freedom)
     seen = bias - t.ppf(0.975, freedom + prior) * np.sqrt(2 * pooled / launches)
     expected = max(wide, students) + max(np.log(1.03), seen)
     assert np.log([bounds.low, bounds.value, bounds.high]) == pytest.approx([0.3 - expected, 0.3, 0.3 + expected])
+
+
+@given(st.lists(st.floats(0, 0.03), max_size=8))
+def test_what_is_decided_leaves_its_share_of_the_error_to_the_rest_as_in_holms_procedure(p_values: list[float]) -> None:
+    sharing = step_down(len(p_values), lambda count: sum(p <= 0.05 / count for p in p_values))
+    accepted = 0
+    for rank, p in enumerate(sorted(p_values)):
+        if p > 0.05 / (len(p_values) - rank):
+            break
+        accepted += 1
+    assert sum(p <= 0.05 / max(1, sharing) for p in p_values) == accepted
 
 
 def test_a_very_uncertain_ratio_has_a_finite_interval() -> None:
