@@ -129,17 +129,19 @@ def _carry_out(run: Run, reporter: Reporter) -> State[NightSummary]:
         run_id=run.info.run_id,
         night=run.info.night,
         store=run.settings.store,
-        message="; ".join(filter(None, (run.message(), alarm))),
+        message="; ".join(filter(None, (run.outcome(), alarm))),
+        remarks=tuple(run.remarks),
         exit_code=run.exit_code(regressed=any(finding.is_bad for finding in findings)),
         bundles=tuple(f"{workload}/{version}" for workload, version in run.bundles.items()),
         report=run.report,
         findings=tuple(finding.describe() for finding in findings),
     )
+    message = "; ".join((summary.message, *summary.remarks))
     if summary.exit_code == GOOD:
-        return Completed(message=summary.message, data=summary)
+        return Completed(message=message, data=summary)
     # The alert has already been sent. If the state's name were ``Failed``, an automation would send a second alert.
     name = "Regressed" if summary.exit_code == REGRESSED else None
-    return Failed(name=name, message=summary.message, data=summary)
+    return Failed(name=name, message=message, data=summary)
 
 
 def _measure(run: Run) -> None:

@@ -124,6 +124,7 @@ class NightSummary(Frozen):
     night: date
     store: str
     message: str
+    remarks: tuple[str, ...] = ()
     exit_code: int
     bundles: tuple[str, ...]
     report: str = ""

@@ -113,7 +113,7 @@ def _show(console: Console, summary: NightSummary) -> None:
     for finding in summary.findings:
         console.print(f"[bold]Compared with earlier nights:[/bold] {escape(finding)}", highlight=False)
     store = shown_path(summary.store)
-    lines = [("Night", summary.message)]
+    lines = [("Night", summary.message), *(("Note", remark) for remark in summary.remarks)]
     lines += [("Report", f"{store}/reports/{summary.night}.html")] if summary.report else []
     lines += [("Bundle", f"{store}/handoff/{bundle}") for bundle in summary.bundles]
     lines += [("Verify", f"nightquant handoff verify {store}/handoff/{bundle}") for bundle in summary.bundles[:1]]

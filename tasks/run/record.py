@@ -95,14 +95,18 @@ class RunRecord:
         return WORK_FAILED if self.candidates()[1] or self.problems else REGRESSED if regressed else GOOD
 
     def message(self) -> str:
-        """Describe the run's outcome in one line."""
+        """Describe the run in one line, with all remarks."""
+        return "; ".join([self.outcome(), *self.remarks])
+
+    def outcome(self) -> str:
+        """Count what was measured, what failed and what was promoted, in one line."""
         good, failed = self.candidates()
         workloads = plural(len(self.workloads), "workload")
         parts = [f"{plural(good, 'candidate')} of {workloads} measured", f"{failed} failed"]
         parts += [f"{what} failed: {why}" for what, why in self.problems.items()]
         parts.append(f"{len(self.bundles.keys() - set(self.kept))} promoted")
         parts += [f"{len(self.kept)} kept"] if self.kept else []
-        return ", ".join([*parts, *self.remarks])
+        return ", ".join(parts)
 
     def ended_by(self, stop: BaseException) -> tuple[RunStatus, str]:
         """Return the status and the message of a run that an error or an interruption ended."""
