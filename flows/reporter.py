@@ -73,9 +73,12 @@ class _Lines(Reporter):
 
     def finished(self, label: str, error: str = "") -> None:
         with self._lock:
-            self._begin(label)
-            seconds = time.monotonic() - self._running.pop(label).began
-            text = f"FAILED after {elapsed(seconds)}: {error}" if error else f"done in {seconds:.1f} s"
+            stage = self._running.pop(label, None)  # None if the message that the stage began was lost
+            seconds = time.monotonic() - stage.began if stage else None
+            if error:
+                text = "FAILED" + (f" after {elapsed(seconds)}" if seconds is not None else "") + f": {error}"
+            else:
+                text = "done" + (f" in {seconds:.1f} s" if seconds is not None else "")
             self._print(f"{label}: {text}")
 
     def noted(self, text: str) -> None:

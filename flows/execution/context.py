@@ -1,4 +1,4 @@
-"""Execution of a run's stages: the task runner, the workers, the reporter, and the stages' durations."""
+"""Execution of a run's stages: the task runner, the workers, and the reporter."""
 
 from __future__ import annotations
 

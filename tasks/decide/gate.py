@@ -24,6 +24,7 @@ from tasks.workload.workload import Workload
 
 _RATIOS = ("min_speedup", "min_over_best_float")
 DOES_NOT_PAY = "int8 does not pay here: a float candidate is faster than every quantized candidate"
+_WITHDRAWN = "this content was rolled back, and stays withdrawn"
 _NEEDED_OF_FLOATS = ("status", "constant_quality", "max_quality_drop", "max_batch_difference")
 
 
@@ -130,10 +131,13 @@ def judge(
     if name in tonight and not (could_serve(workload, tonight[name]) and decisions[name].decision == "pass"):
         del decisions[name]
     passing = [name for name, item in decisions.items() if item.decision == "pass" and hands_over(name.runtime)]
-    for name in withdrawn:
+    for name in decisions.keys() & set(withdrawn):
+        decision = decisions[name]
         if name in passing:
             passing.remove(name)
-            decisions[name] = decisions[name].became("pass", "this content was rolled back, and stays withdrawn")
+            decisions[name] = decision.became("pass", _WITHDRAWN)
+        elif decision.decision == "hold":  # its speed does not decide, so it is timed in few launches
+            decisions[name] = decision.model_copy(update={"reason": f"{decision.reason}; {_WITHDRAWN}"})
     # The name comes last in the sort key, so that equal candidates have the same order every night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if current is None:

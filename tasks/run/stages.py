@@ -45,10 +45,11 @@ def pace(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> f
 
 def load_makers(workspace: Workspace) -> None:
     """Import the tools that build candidates for the installed runtimes, except those that compile."""
-    for name in RUNTIMES:
-        runtime = runtime_named(name)
-        if not runtime.compiles and all(map(installed_version, runtime.distributions)):
-            runtime.maker()
+    with contained():
+        for name in RUNTIMES:
+            runtime = runtime_named(name)
+            if not runtime.compiles and all(map(installed_version, runtime.distributions)):
+                runtime.maker()
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:

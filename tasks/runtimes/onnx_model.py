@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def export(
     """Export a model with nodes named after modules; return also the module into which each batch norm was folded."""
     inputs = opened(examples, axes)
     hint = "Rewrite the code named in the message, or remove the onnxruntime and openvino runtimes from the recipes."
-    with refusing("The model cannot be exported to ONNX", hint), quiet(), torch.no_grad(), forgetting_exports():
+    with refusing("The model cannot be exported to ONNX", hint), quiet(), torch.no_grad(), _forgetting():
         program = torch.onnx.export(
             model,
             tuple(inputs.values()),
@@ -90,7 +91,6 @@ def export(
         # module.
         optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     exported = program.model_proto
-    _release_rules()
     modules = dict(model.named_modules())
     _refuse_fixed_axes(exported.graph, axes)
     folded: dict[str, str] = {}
@@ -113,12 +113,17 @@ def export(
     return exported, folded
 
 
-def _release_rules() -> None:
-    """Show onnxscript's rules a graph without weights, because each rule keeps the last graph that it has seen."""
-    value = ir.Value(name="x", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
-    node = ir.Node("", "Relu", [value])
-    graph = ir.Graph([value], node.outputs, nodes=[node], opset_imports={"": op.version})
-    optimize_ir(ir.Model(graph, ir_version=10))
+@contextmanager
+def _forgetting() -> Iterator[None]:
+    """Keep no model in memory; each of onnxscript's rules would keep the last graph that it has seen."""
+    with forgetting_exports():
+        try:
+            yield
+        finally:
+            value = ir.Value(name="x", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.FLOAT))
+            node = ir.Node("", "Relu", [value])
+            graph = ir.Graph([value], node.outputs, nodes=[node], opset_imports={"": op.version})
+            optimize_ir(ir.Model(graph, ir_version=10))
 
 
 def _quantize_biases(model: ModelProto) -> None:

@@ -65,6 +65,7 @@ def test_the_alert_is_sent_and_the_status_recorded_whatever_else_fails(
 
     def measure(run: Run) -> None:
         # The candidate has vanished.
+        night.remarks.append("word-lm: a remark")
         night.tables["word-lm"] = {"measurements": [baseline(night.info.run_id, DAY)]}
         nightly.steps.record(night.info, night.tables["word-lm"], night.store, "word-lm")
 
@@ -74,6 +75,9 @@ def test_the_alert_is_sent_and_the_status_recorded_whatever_else_fails(
     assert isinstance(summary, NightSummary)
     assert [payload["message"] for payload in received] == ["1 regression: word-lm dynamic/eager vanished"]
     (run,) = rows(night.store, f"select status, message from runs where run_id = '{night.info.run_id}'")
+    assert summary.remarks == ("word-lm: a remark",)
+    assert state.message == f"{summary.message}; word-lm: a remark"
+    assert run["message"].endswith("; word-lm: a remark")
     if what:
         # Prefect's server reports a night whose state is ``Failed``.
         assert (state.name, summary.exit_code, run["status"]) == ("Failed", 1, "failed")

@@ -30,6 +30,7 @@ from tasks.values.results import Timing
 def timings_of(measured: Measured, batch_size: int, memory: dict[str, Memory]) -> Iterator[Timing]:
     """Yield one row per subject; the row for the baseline's copy has the setting ``a/a``."""
     warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
+    judged = warm if measured.contest.caches == "warm" else cold
     for subject in measured.subjects:
         name = subject.key
         reports, blocks, calls = measured.of(name), warm.round_s(name), cold.round_s(name)
@@ -63,7 +64,7 @@ def timings_of(measured: Measured, batch_size: int, memory: dict[str, Memory]) -
             **(memory[name].model_dump() if name in memory else {}),
             **_ratios(warm, name, "", is_decided=is_decided),
             **_ratios(cold, name, "cold_", is_decided=is_decided),
-            **_gains(measured.with_caches(measured.contest.caches), name),
+            **_gains(judged, name),
         )
 
 

@@ -143,17 +143,21 @@ def benchmark(
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
     """Return the candidates in a workload's benchmark whose speed affects decisions."""
-    deciding = {each.key for each in candidates if each.speed_decides and each.setting == "primary"}
+    baseline, gate = str(workload.baseline_name), workload.gate
+    contending = [each for each in candidates if each.speed_decides and each.setting == "primary"]
+    contending = [each for each in contending if each.key != baseline]
+    # The others may leave early only if the fastest contender that passes is sure to win.
+    is_sure = all(each.may_be_promoted for each in contending) and not can_fail_after_timing(gate)
     deployed = (each.key for each in candidates if each.is_current or each.setting == "current")
     return Contest(
-        contenders=frozenset(deciding - {str(workload.baseline_name)}),
-        min_speedup=workload.gate.min_speedup,
+        contenders=frozenset(each.key for each in contending),
+        min_speedup=gate.min_speedup,
         current=next(deployed, ""),
         caches=workload.benchmark.caches,
-        fastest_wins=workload.gate.objective == "fastest" and not can_fail_after_timing(workload.gate),
+        fastest_wins=gate.objective == "fastest" and is_sure,
         twins={candidate.key: str(candidate.twin) for candidate in candidates if candidate.twin},
         floats=frozenset(candidate.key for candidate in candidates if candidate.could_serve),
-        min_over_best_float=workload.gate.over_best_float,
+        min_over_best_float=gate.over_best_float,
     )
 
 

@@ -428,6 +428,10 @@ def test_the_runner_up_wins_if_somebody_rolled_back_from_the_best():
     judgement = judge(workload(), rows, withdrawn=[CandidateName("int8", "torchscript")])
     assert decided(judgement) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
     assert "this content was rolled back" in judgement.decisions[0].reason
+    rows[0] = row("int8/torchscript", speedup=3.0, speedup_bound_low=0.5)
+    held = judge(workload(min_speedup=1.05), rows, withdrawn=[CandidateName("int8", "torchscript")])
+    assert decided(held) == {"int8/torchscript": "hold", "half/torchscript": "promote"}
+    assert held.decisions[0].reason.endswith("; this content was rolled back, and stays withdrawn")
 
 
 def replaced() -> Judgement:

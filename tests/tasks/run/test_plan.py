@@ -107,6 +107,11 @@ def test_only_a_candidate_that_can_still_be_promoted_sends_slower_candidates_hom
     ):
         found = result(BASELINE, candidate("int8"), **gate)
         assert contest_of(found.workload, subjects_to_time(found)).fastest_wins == wins, gate
+    # The current bundle is timed until it is decided, even if it has become too large for the gate.
+    same = CurrentBundle(version=VERSION, candidate=candidate("int8").built, same_as="int8/torchscript")
+    for ratio, wins in ((1.0, True), (2.0, False)):
+        found = result(BASELINE, candidate("int8"), candidate("half", size=40), current=same, min_size_ratio=ratio)
+        assert contest_of(found.workload, subjects_to_time(found)).fastest_wins == wins
 
 
 def test_the_current_bundle_is_timed_with_the_candidates_and_its_twin() -> None:
