@@ -146,7 +146,7 @@ def _to_time(result: WorkloadResult, subject: CandidateResult) -> BenchmarkCandi
     row = candidate_columns(result, subject)
     speed_matters = gate.objective == "fastest" or gate.min_speedup is not None
     is_current = speed_matters and isinstance(current, CurrentBundle) and current.same_as == subject.built.name
-    # A withdrawn candidate must not send slower candidates home, because the gate never promotes it.
+    # A withdrawn candidate must not end the timing of slower candidates, because the gate never promotes it.
     withdrawn = isinstance(current, CurrentBundle) and subject.built.name in current.withdrawn
     promising = may_be_promoted(workload, row) and not withdrawn
     return BenchmarkCandidate(

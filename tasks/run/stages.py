@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from storage.errors import UnavailableError
 from tasks.domains import domain_named
 from tasks.environment.libraries import contained, reported_as
-from tasks.environment.machine import installed_version, require_domain
+from tasks.environment.machine import require_domain
 from tasks.runtimes.base import runtime_named
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import CandidateRef, DatasetRef
@@ -48,8 +50,10 @@ def load_makers(workspace: Workspace) -> None:
     with contained():
         for name in RUNTIMES:
             runtime = runtime_named(name)
-            if not runtime.compiles and all(map(installed_version, runtime.distributions)):
-                runtime.maker()
+            with suppress(UnavailableError):  # the host lacks the runtime
+                runtime.require_installed(name)
+                if not runtime.compiles:
+                    runtime.maker()
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:

@@ -44,7 +44,8 @@ class Contest:
         """Return the subjects that later launches time, in addition to the baseline and its copy."""
         undecided = self.contenders - (self._standings(measured)[1] if len(measured.launches) in CHECKED_AT else set())
         deciding = {*undecided, *([self.current] if self.current else [])}
-        speeds = {name: measured.with_caches(self.caches).ratio(name).value for name in measured.floats()}
+        judged = measured.with_caches(self.caches)
+        speeds = {name: judged.ratio(name).value for name in judged.floats()}
         close = {name for name, speed in speeds.items() if speed * _OUT_OF_REACH >= max(speeds.values())}
         # The floats stay even if every contender has left, because `Measured.floats` are those of every launch. Without
         # contenders, nothing depends on the speed of the floats.

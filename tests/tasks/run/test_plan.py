@@ -93,7 +93,7 @@ def test_only_candidates_that_could_be_promoted_are_timed_until_they_are_decided
     assert deciding(objective="smallest", min_speedup=1.1) == [True, True]
 
 
-def test_only_a_candidate_that_can_still_be_promoted_sends_slower_candidates_home() -> None:
+def test_only_a_candidate_that_can_still_be_promoted_ends_the_timing_of_slower_candidates() -> None:
     withdrawn = deployed().model_copy(update={"withdrawn": (CandidateName("int8", "torchscript"),)})
     found = result(BASELINE, candidate("int8"), candidate("half"), current=withdrawn, min_speedup=1.1)
     assert contest_of(found.workload, subjects_to_time(found)).contenders == {"half/torchscript"}

@@ -162,8 +162,9 @@ def test_a_baseline_that_cannot_be_timed_is_an_error(
 
 @pytest.mark.slow
 def test_cold_calls_are_timed_in_addition_to_warm_blocks_and_the_contest_selects_the_deciding_ones(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(protocol, "_COLD_SHARE", {"warm": 100.0})  # time for all cold rounds, even on a busy host
     # Called in a loop it is five times as fast, called now and then half as fast as the baseline.
     subjects = [
         plan(tmp_path, BASELINE, work=100, cold_work=200, simulated=True),
@@ -175,10 +176,7 @@ def test_cold_calls_are_timed_in_addition_to_warm_blocks_and_the_contest_selects
     cold = measured.with_caches("cold")
     assert measured.ratio("fickle/eager").value == pytest.approx(5, rel=0.15)
     assert cold.ratio("fickle/eager").value == pytest.approx(0.5, rel=0.15)
-    # How many cold rounds a launch has time for depends on the host.
-    launches, rounds = cold.round_s(BASELINE).shape
-    assert launches == 3
-    assert 2 <= rounds <= TINY.cold_rounds
+    assert cold.round_s(BASELINE).shape == (3, TINY.cold_rounds)
     assert contest.is_decided(measured)
     assert replace(contest, caches="cold").is_decided(measured)
     assert measured.bounds("fickle/eager").low > 1.5
