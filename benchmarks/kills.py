@@ -15,7 +15,7 @@ import random
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,7 +38,7 @@ MOMENTS = {
 TARGETS = ("flow", "stage worker", "worker", "server", "all")
 GONE_S = 10.0
 NIGHT_S = 600.0
-_REQUEST = 'request={"workloads": ["lstm-demo"], "profile": "quick"}'
+NIGHT = "nightly-quantization/nightly", {"request": {"workloads": ["lstm-demo"], "profile": "quick"}}
 # Of every artifact's files: inode and time of change.
 Files = dict[str, tuple[int, int]]
 _KEYS = "run_id, workload, recipe, runtime, setting, threads, batch_size"
@@ -65,19 +65,19 @@ def kill_deployed(folder: Path, times: int, seed: int) -> Iterator[Kill]:
     with postgresql() as database:
         site = Site(folder, database)
         try:
-            site.start()
+            site.start_server()
             site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "nightquant", "--overwrite")
             site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
+            site.start_worker()
             for number in range(times):
                 moment = chance.choice(list(MOMENTS))
                 kill = Kill(TARGETS[number % len(TARGETS)], moment, chance.uniform(0.0, MOMENTS[moment]))
                 _carry_out(site, kill, chance)
                 before = require_whole(site.store, before, killed=True)
                 yield kill
-            run = _begun(site)
-            _wait(site, run, lambda state: state in FINAL)
-            if _state(site, run) != "COMPLETED":
-                raise RuntimeError(f"The night after them is {_state(site, run)}: {site.states()[-1]}")
+            last = site.ended(site.start_run(*NIGHT), NIGHT_S)["state"]
+            if last["type"] != "COMPLETED":
+                raise RuntimeError(f"The night after them is {last['type']}: {last['message']}")
             require_whole(site.store, before, killed=False)
             require_each_row_once(site.store)
             if alive := [state for state, _ in site.states() if state not in FINAL]:
@@ -87,8 +87,8 @@ def kill_deployed(folder: Path, times: int, seed: int) -> Iterator[Kill]:
 
 
 def _carry_out(site: Site, kill: Kill, chance: random.Random) -> None:
-    run = _begun(site)
-    _wait(site, run, lambda state: state in FINAL or _has_begun(site, run, kill.moment))
+    run = site.start_run(*NIGHT)
+    site.wait_for(lambda: site.final(run) or site.has_begun(run, kill.moment), NIGHT_S)
     time.sleep(kill.after_s)
     night = _processes(site)
     flow, others = night[:1], night[1:]
@@ -107,53 +107,20 @@ def _carry_out(site: Site, kill: Kill, chance: random.Random) -> None:
     else:
         site.cut_power()
         site.database.start()
-        site.start()
+        site.start_server()
+        site.start_worker()
     if kill.target in ("stage worker", "server"):
-        _wait(site, run, lambda state: state in FINAL)
+        site.ended(run, NIGHT_S)
     # A night whose worker died alone may go on; it is no orphan while it works.
     limit_s = NIGHT_S if kill.target == "worker" else GONE_S
-    for process in night:
-        _end_of(process, limit_s)
-
-
-def _begun(site: Site) -> str:
-    before = {run["id"] for run in site.asked("/flow_runs/filter", {})}
-    site.done("deployment", "run", "nightly-quantization/nightly", "--param", _REQUEST)
-    (run,) = {run["id"] for run in site.asked("/flow_runs/filter", {})} - before
-    return str(run)
-
-
-def _state(site: Site, run: str) -> str:
-    found = site.asked(f"/flow_runs/{run}")
-    return str(found["state_type"]) if found else ""
-
-
-def _has_begun(site: Site, run: str, stage: str) -> bool:
-    logs = site.asked("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}) or []
-    return any(f": {stage}: started on" in log["message"] for log in logs)
-
-
-def _wait(site: Site, run: str, is_over: Callable[[str], bool]) -> None:
-    deadline = time.monotonic() + NIGHT_S
-    while not is_over(state := _state(site, run)):
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"The night is still {state}.")
-        time.sleep(0.2)
+    if left := psutil.wait_procs(night, limit_s)[1]:
+        raise RuntimeError(f"Left {limit_s:.0f} s later: {[' '.join(command_of(process)) for process in left]}")
 
 
 def _processes(site: Site) -> list[psutil.Process]:
     """The night's processes, the flow's own first."""
     worker = psutil.Process(site.running[-1].process.pid)
     return worker.children(recursive=True)
-
-
-def _end_of(process: psutil.Process, limit_s: float) -> None:
-    try:
-        process.wait(limit_s)
-    except psutil.TimeoutExpired as error:
-        raise RuntimeError(f"Left {limit_s:.0f} s later: {' '.join(command_of(process))}") from error
-    except psutil.NoSuchProcess:
-        pass
 
 
 def command_of(process: psutil.Process) -> list[str]:

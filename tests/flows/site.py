@@ -147,6 +147,18 @@ class Site:
         except OSError:
             return None
 
+    def has_begun(self, run, stage):
+        logs = self.asked("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}) or []
+        return any(f"{stage}: started on" in log["message"] for log in logs)
+
+    def final(self, run):
+        """A run that has come to its end; None of any other."""
+        found = self.asked(f"/flow_runs/{run}")
+        return found if found and found["state"]["type"] in FINAL else None
+
+    def ended(self, run, timeout_s):
+        return self.wait_for(lambda: self.final(run), timeout_s)
+
     def states(self):
         """State and message of each flow run, in the order in which they were made."""
         runs = self.asked("/flow_runs/filter", {}) or []

@@ -16,7 +16,7 @@ import pytest
 from storage.check import check
 from storage.holder import Holder, hold
 from storage.results.query import run_query
-from tests.flows.site import FINAL, Site
+from tests.flows.site import Site
 from tests.flows.tiny import tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long, pytest.mark.timeout(900)]
@@ -54,11 +54,6 @@ class Starts:
         (run,) = self.site.wait_for(scheduled, 60)
         return run
 
-    def ended(self, run):
-        """Name, type and message of a run that has come to its end."""
-        found = self.site.wait_for(lambda: self._final(run), 400)
-        return found["name"], found["state"]["type"], found["state"]["message"]
-
     def stopped(self, deployment, whole_group, *workloads):
         """Start a night, stop what runs it in the last workload's benchmark, and give what is left and how it ended."""
         number = len(self.site.states())
@@ -66,7 +61,9 @@ class Starts:
             (self.folder / f"{name}.toml").write_text(tiny(name, seed=number, int8=False))
         request = {"workloads": [str(self.folder / f"{name}.toml") for name in workloads], "profile": "quick"}
         run = self.site.start_run(f"nightly-quantization/{deployment}", {"request": request})
-        self.site.wait_for(lambda: self._has_begun(run, f"{workloads[-1]}: benchmark"), 400)
+        stage = f"{workloads[-1]}: benchmark"
+        self.site.wait_for(lambda: self.site.final(run) or self.site.has_begun(run, stage), 400)
+        assert not self.site.final(run)
         worker = self.site.running.pop().process
         night = psutil.Process(worker.pid).children(recursive=True)
         assert night
@@ -75,15 +72,6 @@ class Starts:
                 os.kill(pid, signal.SIGTERM)
         code, left = worker.wait(120), psutil.wait_procs(night, timeout=30)[1]
         return code, left, *self.site.states()[number]
-
-    def _has_begun(self, run, stage):
-        assert not self._final(run)
-        logs = self.site.asked("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}, "limit": 200}) or []
-        return any(f"{stage}: started on" in log["message"] for log in logs)
-
-    def _final(self, run):
-        found = self.site.asked(f"/flow_runs/{run}")
-        return found if found and found["state"]["type"] in FINAL else None
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +92,8 @@ def starts(migrated_home, tmp_path_factory):
             "deployed by hand": site.start_run("nightly-quantization/nightly", own),
             "compaction": site.start_run("compact-results/compact-results", {}),
         }
-        starts.ends = {name: starts.ended(run) for name, run in runs.items()}
+        ends = {name: site.ended(run, 400) for name, run in runs.items()}
+        starts.ends = {name: (run["name"], run["state"]["type"], run["state"]["message"]) for name, run in ends.items()}
     starts.dates = dates | {dt.datetime.now(HOST).date()}
     # SIGTERM to the worker and to `serve` alone, and to each of the worker's processes, as a service manager sends it.
     starts.stops = {
