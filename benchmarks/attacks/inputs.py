@@ -44,13 +44,16 @@ def names_in_manifests(chance: random.Random, tries: int, folder: Path) -> Itera
 def archives(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
     """Zip and tar members with odd names, and archives with odd bytes."""
     for number in range(tries):
-        path, target = folder / "archive", folder / f"target-{number}"
-        target.mkdir()
+        around = folder / f"around-{number}"
+        path, target = folder / "archive", around / "as/deep/as/a/name"
+        target.mkdir(parents=True)
         name = "/".join(chance.choices(_PARTS, k=chance.randint(1, 4)))
         path.write_bytes(
             mutated(_archive(name, is_zip=chance.random() < 0.5), chance, changes=chance.choice((0, 0, 3)))
         )
-        yield outcome_of(lambda: extract(path, target, "archive"))  # noqa: B023 - called at once
+        found = outcome_of(lambda: extract(path, target, "archive"))  # noqa: B023 - called at once
+        files = [each for each in around.rglob("*") if not each.is_dir()]
+        yield found if all(each.is_relative_to(target) for each in files) else "through"
 
 
 def _archive(name: str, *, is_zip: bool) -> bytes:
