@@ -1,24 +1,20 @@
-"""Parts of pages that are written from the code, between two markers."""
+"""Parts of pages that are written from the code, below a marker."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 # Defaults of settings that depend on the host.
 HOST_DEFAULTS = {"workers": "the lower of 4 and the number of processors"}
-END = "<!-- End of the generated part -->"
+MARKER = "<!-- Generated: python -m tests.documentation.reference -->\n"
+END = "\n<!-- End of the generated part -->"
 
 
-def rewritten(page: Path, module: str, lines: Iterable[str]) -> str:
-    """The page with the part that `module` generates written again."""
-    text = page.read_text(encoding="utf-8")
-    marker = f"<!-- Generated: python -m {module} -->"
-    before, found, rest = text.partition(marker)
-    assert found, f"{page.name} needs the line {marker}"
-    _, found, after = rest.partition(END)
-    assert found, f"{page.name} needs the line {END}"
-    return "\n".join([f"{before}{marker}\n", *lines, f"\n{END}{after}"])
+def rewritten(page: str, lines: Iterable[str]) -> str:
+    """The page with its generated part written again."""
+    before, _, rest = page.partition(MARKER)
+    _, end, after = rest.partition(END)
+    return "\n".join([f"{before}{MARKER}", *lines, *([f"{end}{after}"] if end else [])])
 
 
 def alternatives(values: Iterable[str]) -> str:

@@ -1,7 +1,4 @@
-"""docs/runtime-reference.md, whose tables are written from what each runtime declares.
-
-``python -m tests.documentation.test_runtime_reference`` writes the page's generated part.
-"""
+"""docs/runtime-reference.md, whose tables are written from what each runtime declares."""
 
 from __future__ import annotations
 
@@ -12,12 +9,10 @@ from typing import Any
 
 from tasks.runtimes.base import Runtime, runtime_named
 from tasks.workload.recipe import METHODS, RUNTIMES, Recipe
-from tests.documentation.generated import rewritten
 from tests.documentation.pages import ROOT, Document
 from tests.tasks.quantize.carrying import CARRIED
 
 PAGE = ROOT / "docs" / "runtime-reference.md"
-MODULE = "tests.documentation.test_runtime_reference"
 
 
 def recipe(method: str, **keys: Any) -> Recipe:
@@ -89,18 +84,5 @@ def _sentence(reason: str) -> str:
     return f"{reason[0].upper()}{reason[1:]}."
 
 
-def test_the_page_matches_the_runtimes() -> None:
-    assert PAGE.read_text(encoding="utf-8") == rewritten(PAGE, MODULE, tables()), f"Run python -m {MODULE}"
-
-
 def test_every_runtime_has_a_section() -> None:
     assert set(RUNTIMES) <= Document.read(PAGE).anchors
-
-
-def write() -> None:
-    """Write the page again."""
-    PAGE.write_text(rewritten(PAGE, MODULE, tables()), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()

@@ -1,7 +1,4 @@
-"""docs/settings.md: the settings, written from flows/settings.py, and the other variables that the code reads.
-
-``python -m tests.documentation.test_settings_reference`` writes the page's generated part.
-"""
+"""docs/settings.md: the settings, written from flows/settings.py, and the other variables that the code reads."""
 
 from __future__ import annotations
 
@@ -19,11 +16,10 @@ from pydantic.fields import FieldInfo
 
 from flows.cli import nightquant
 from flows.settings import Settings
-from tests.documentation.generated import HOST_DEFAULTS, alternatives, rewritten
+from tests.documentation.generated import HOST_DEFAULTS, alternatives
 from tests.documentation.pages import ROOT, Document
 
 PAGE = ROOT / "docs" / "settings.md"
-MODULE = "tests.documentation.test_settings_reference"
 _OWN = re.compile(r"(?<!-D)\b_?NIGHTQUANT_[A-Z][A-Z_]*[A-Z]\b")
 _READ = re.compile(r"""(?:environ\.(?:get|setdefault|pop)\(|environ\[|getenv\()["']([A-Z][A-Z_]+)["']""")
 
@@ -68,10 +64,6 @@ def _default(name: str, field: FieldInfo) -> str:
     return f'`"{text}"`' if text else ""
 
 
-def test_the_page_matches_the_settings() -> None:
-    assert PAGE.read_text(encoding="utf-8") == rewritten(PAGE, MODULE, settings_table()), f"Run python -m {MODULE}"
-
-
 def sources(*patterns: str) -> str:
     """The text of the tracked files that match."""
     listed = subprocess.run(["git", "ls-files", "--", *patterns], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -83,12 +75,3 @@ def test_no_variable_that_the_code_reads_is_missing() -> None:
     named = {*_OWN.findall(code), *_READ.findall(code), *_READ.findall(sources("tasks/*.cpp"))}
     assert {"NIGHTQUANT_ISA", "NIGHTQUANT_ROOT", "NIGHTQUANT_STORE", "CXX", "PREFECT_HOME"} <= named
     assert named - set(Document.read(PAGE).prose_code) == set()
-
-
-def write() -> None:
-    """Write the page again."""
-    PAGE.write_text(rewritten(PAGE, MODULE, settings_table()), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()

@@ -1,7 +1,4 @@
-"""docs/commands.md, which is written from the commands' own help.
-
-``python -m tests.documentation.test_commands_reference`` writes the page.
-"""
+"""docs/commands.md, which is written from the commands' own help."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import re
 from collections.abc import Iterator
 
 import click
-import pytest
 
 from flows.cli import nightquant
 from flows.settings import Settings
@@ -18,7 +14,6 @@ from tests.documentation.generated import HOST_DEFAULTS, alternatives
 from tests.documentation.pages import ROOT
 
 PAGE = ROOT / "docs" / "commands.md"
-MARKER = "<!-- Generated from here on: python -m tests.documentation.test_commands_reference -->\n"
 NOT_RUN = "<!-- not run: an example of the help, which names files, nights and bundles that only your store has -->"
 # A default at the end of an option's help, which the page shows in a column of its own.
 _DEFAULT = re.compile(r" \(default: ((?:[^()]|\([^()]*\))+)\)(?=\.$)")
@@ -123,23 +118,6 @@ class Reference:
         return text, f"`{option.default}`" if has_default and not option.is_flag else ""
 
 
-def documented(page: str) -> str:
-    """The page with what follows its marker written again."""
-    written, _, _ = page.partition(MARKER)
-    return f"{written}{MARKER}\n" + "\n".join(Reference().page())
-
-
-@pytest.mark.slow  # imports every command
-def test_the_page_matches_the_commands() -> None:
-    written = PAGE.read_text(encoding="utf-8")
-    assert MARKER in written
-    assert written == documented(written), "Write it again: python -m tests.documentation.test_commands_reference"
-
-
-def write() -> None:
-    """Write the page again."""
-    PAGE.write_text(documented(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write()
+def sections() -> Iterator[str]:
+    """The page's lines."""
+    return Reference().page()
