@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tasks.quantize.engine import quantized_engine
 from tasks.quantize.source import ModelSource
 
 Call = Callable[..., object]
@@ -33,7 +34,7 @@ def words(source: ModelSource, inputs: Inputs, folder: Path) -> dict[str, tuple[
         per_tensor, per_channel = (exported.with_suffix(f".{each}.onnx") for each in ("tensor", "channel"))
         quantize_dynamic(exported, per_tensor, weight_type=QuantType.QInt8)
         quantize_dynamic(exported, per_channel, weight_type=QuantType.QInt8, per_channel=True)
-        with engine("x86"):
+        with quantized_engine("x86"):
             small = torch.ao.quantization.quantize_dynamic(
                 copy.deepcopy(model), {nn.LSTM, nn.Linear}, dtype=torch.qint8
             )
@@ -44,7 +45,7 @@ def words(source: ModelSource, inputs: Inputs, folder: Path) -> dict[str, tuple[
         "torch eager float": (model, nullcontext),
         "torch float without oneDNN": (model, without_onednn),
         "torch float (traced and frozen)": (frozen(model, inputs), nullcontext),
-        "torch int8 (traced and frozen)": (traced, lambda: engine("x86")),
+        "torch int8 (traced and frozen)": (traced, lambda: quantized_engine("x86")),
         "ONNX Runtime float": (onnxruntime(exported), nullcontext),
         "ONNX Runtime int8": (onnxruntime(per_tensor), nullcontext),
         "ONNX Runtime per-channel int8": (onnxruntime(per_channel), nullcontext),
@@ -87,7 +88,7 @@ def images(source: ModelSource, inputs: Inputs, folder: Path) -> dict[str, tuple
         ),
         "torch float (traced and frozen)": (frozen(model, inputs), nullcontext),
         **{
-            f"torch int8 ({name}, traced and frozen)": (each, lambda name=name: engine(name))
+            f"torch int8 ({name}, traced and frozen)": (each, lambda name=name: quantized_engine(name))
             for name, (each, _) in int8.items()
         },
         "ONNX Runtime float": (onnxruntime(exported), nullcontext),
@@ -124,7 +125,7 @@ def torch_int8(model: nn.Module, calibration: list[Tensor], inputs: Inputs, name
     from torch.ao.quantization import get_default_qconfig_mapping
     from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
-    with engine(name):
+    with quantized_engine(name):
         prepared = prepare_fx(copy.deepcopy(model).eval(), get_default_qconfig_mapping(name), inputs)
         for batch in calibration:
             prepared(batch)
@@ -195,17 +196,6 @@ def without_gradients(call: Call) -> Call:
             return call(*inputs)
 
     return run
-
-
-@contextmanager
-def engine(name: str) -> Iterator[None]:
-    """Torch's quantized engine."""
-    before = torch.backends.quantized.engine
-    torch.backends.quantized.engine = name
-    try:
-        yield
-    finally:
-        torch.backends.quantized.engine = before
 
 
 @contextmanager

@@ -39,14 +39,12 @@ EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the quality table: seconds of the evaluation alone, and with quantizing and saving."""
+    """A line of the quality table, with the seconds of the evaluation."""
 
     name: str
     megabytes: float
     loss: float
-    batched_loss: float
     seconds: float
-    whole_s: float
 
 
 def main() -> None:
@@ -64,18 +62,10 @@ def main() -> None:
             f"benchmark used torch {torch.__version__} on {available_cores()} cores with "
             f"{torch.backends.cpu.get_cpu_capability()}.\n"
         )
-        began = time.perf_counter()
-        tutorial = tutorial_lines(model_source(job, workspace), ids.long())
-        tutorial_s = time.perf_counter() - began
-        ours, ours_s = nightly_lines(job, workspace)
-        print_quality(tutorial, ours)
-        same_table_s = sum(line.whole_s for line in ours if line.name in ("float", "dynamic-int8"))
-        print(
-            f"For float and int8, the tutorial's procedure takes {tutorial_s:.1f} s on one thread, and nightquant "
-            f"takes {same_table_s:.1f} s on all cores ({tutorial_s / same_table_s:.1f} times as fast). "
-            f"Quantizing the model with all {len(ours)} recipes, and saving and evaluating the results, takes "
-            f"{ours_s:.1f} s.\n"
+        print_quality(
+            "the tutorial's procedure on one thread", tutorial_lines(model_source(job, workspace), ids.long())
         )
+        print_quality("nightquant, segments", nightly_lines(job, workspace))
 
 
 def open_job(data: str, checkpoint: str, workspace: Workspace) -> Job[Workload]:
@@ -102,8 +92,7 @@ def tutorial_lines(source: ModelSource, ids: Tensor) -> list[Line]:
             size = Path(file.name).stat().st_size / 1e6
             began = time.perf_counter()
             loss = tutorial_loss(one, ids, source.example_inputs)
-            taken = time.perf_counter() - began
-            lines.append(Line(name, size, loss, loss, taken, taken))
+            lines.append(Line(name, size, loss, time.perf_counter() - began))
     return lines
 
 
@@ -122,30 +111,23 @@ def tutorial_loss(model: nn.Module, ids: Tensor, example: dict[str, Tensor]) -> 
     return total / (len(words) - 1)
 
 
-def nightly_lines(job: Job[Workload], workspace: Workspace) -> tuple[list[Line], float]:
-    """Every recipe as the nightly flow does it; the seconds of a line are its evaluation's on all cores."""
-    lines, whole = [], time.perf_counter()
+def nightly_lines(job: Job[Workload], workspace: Workspace) -> list[Line]:
+    """Every recipe as the nightly flow does it."""
+    lines = []
     for recipe in job.workload.recipe:
-        started = time.perf_counter()
         candidate = build(workspace, job, recipe, "eager")
         began = time.perf_counter()
         result = evaluate(workspace, job, candidate)
-        done = time.perf_counter()
-        size = candidate.size_bytes / 1e6
-        lines.append(Line(recipe.name, size, result.quality, result.quality_batched, done - began, done - started))
-    return lines, time.perf_counter() - whole
+        seconds = time.perf_counter() - began
+        lines.append(Line(recipe.name, candidate.size_bytes / 1e6, result.quality, seconds))
+    return lines
 
 
-def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
-    """Both procedures' tables."""
-    print("| the tutorial's procedure on one thread | MB | loss | evaluation s |\n|---|---:|---:|---:|")
-    for line in tutorial:
+def print_quality(procedure: str, lines: list[Line]) -> None:
+    """Print a procedure's table."""
+    print(f"| {procedure} | MB | loss | evaluation s |\n|---|---:|---:|---:|")
+    for line in lines:
         print(f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.seconds:.1f} |")
-    print("\n| nightquant, segments | MB | loss | in batches | evaluation s (both) |\n|---|---:|---:|---:|---:|")
-    for line in ours:
-        print(
-            f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.batched_loss:.6f} | {line.seconds:.1f} |"
-        )
     print()
 
 

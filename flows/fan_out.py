@@ -112,8 +112,6 @@ def benchmark_all(results: Iterable[WorkloadResult], settings: Settings, place: 
         if future is not None:
             measured = wait_for(future, "benchmark")
             result = plan.with_benchmark(result, measured)
-            for remark in plan.refusals(result):
-                note(remark)
         yield result
 
 

@@ -25,7 +25,7 @@ from flows.execution.signals import attempt, interruption_behind, reason
 from flows.settings import Settings
 from storage.errors import ConfigurationError
 from storage.holder import HeldStore
-from storage.results.query import open_fresh, rows_of
+from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import NightComparison, compare_night
 
 if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to their classes at exit
@@ -80,7 +80,7 @@ def end_unreported_runs(store: str, flow_run_id: str) -> None:
         found = {str(run.id) for run in client.read_flow_runs(flow_filter=named, flow_run_filter=running)}
         if not (found := found - {flow_run_id}):
             return
-        with open_fresh(store) as results:
+        with open_catalog(store, fresh=True) as results:
             ended = rows_of(results, _ENDED, found=sorted(found))
         for row in ended:
             state: State[None] = _ENDS[str(row["status"])](message=str(row["message"]))
@@ -99,7 +99,7 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
         return outcome
 
     def look_at_all() -> Findings:
-        with open_fresh(store) as results:
+        with open_catalog(store, fresh=True) as results:
             what = "comparing with earlier nights"
             compared = look(what, lambda: _compared(results, night, workloads), nothing.comparison)
             what = "looking for what is missing"

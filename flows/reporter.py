@@ -62,7 +62,10 @@ class _Lines(Reporter):
 
     def started(self, label: str) -> None:
         with self._lock:
-            self._begin(label)
+            if label not in self._running:
+                now = time.monotonic()
+                self._running[label] = _Running(now, now, now)
+                self._print(f"{label} …")
 
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
         with self._lock:
@@ -84,12 +87,6 @@ class _Lines(Reporter):
     def noted(self, text: str) -> None:
         with self._lock:
             self._print(text)
-
-    def _begin(self, label: str) -> None:
-        if label not in self._running:
-            now = time.monotonic()
-            self._running[label] = _Running(now, now, now)
-            self._print(f"{label} …")
 
     def beat(self) -> None:
         """Report long-running stages at regular intervals until the reporter is closed."""

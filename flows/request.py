@@ -87,7 +87,6 @@ class SearchResult(Frozen):
     finalists: tuple[Trial, ...]
     budget_s: float
     spent_s: float
-    total_s: float
     undecided: int = 0
     ended: str
     stopped_by: int = 0

@@ -155,7 +155,6 @@ class Search:
             finalists=tuple(self.race.board.finalists(self.finalists)),
             budget_s=self.budget_s,
             spent_s=self.journal.spent_s + rest_s,
-            total_s=sum(answer.cost_s for answer in self.journal.answers()) + rest_s,
             undecided=undecided,
             ended=ended,
             stopped_by=stopped_by,

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-import duckdb
 
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
 from storage.errors import StoreError
 from storage.holder import Holder, hold
 from storage.journal import old_journals
 from storage.local_root import LocalRoot
-from storage.results.catalog import CATALOG, build
+from storage.results.query import open_catalog
 from storage.root import Entry, StoreRoot, cache_folder
 
 # Rows refer to a run's artifacts only after the run has ended, and every run ends within a day.
@@ -119,14 +116,8 @@ def leftovers(root: StoreRoot, before: float) -> list[Entry]:
 
 
 def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:
-    # Build a new catalog, because the store's catalog may lack a run's last rows.
-    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
-        path = Path(scratch) / CATALOG
-        build(root, path)
-        with duckdb.connect(path, read_only=True) as connection:
-            if filesystem := root.filesystem():
-                connection.register_filesystem(filesystem)
-            rows = connection.execute(_KEPT_ROWS, {"nights": keep_nights}).fetchall()
+    with open_catalog(root, fresh=True) as connection:
+        rows = connection.execute(_KEPT_ROWS, {"nights": keep_nights}).fetchall()
     return {digest for row in rows for digest in row if digest}
 
 

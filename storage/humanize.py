@@ -11,11 +11,6 @@ _SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _DURATIONS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
-def cut(text: str, width: int) -> str:
-    """Shorten text to at most `width` characters; shortened text ends with "…"."""
-    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
-
-
 def size(value: float | None) -> str:
     """Format a number of bytes in a decimal unit, with three significant digits."""
     return MISSING if value is None else _scaled(value, _SIZES)

@@ -19,7 +19,7 @@ from flows.commands import format_option, print_json, store_flag, store_option
 from flows.console import age, marked_lines, plain_table, shown_path
 from flows.reporter import elapsed
 from storage.bundles import BundleStore
-from storage.humanize import cut, moment, plural
+from storage.humanize import moment, plural
 from storage.results import Row, number
 from storage.results.catalog import CATALOG
 from storage.results.query import open_catalog, rows_of
@@ -168,7 +168,9 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
     if not concerns:
         yield "", Text("nothing", style="green")
     for concern in concerns[:_SHOWN_CONCERNS]:
-        yield "!", Text(cut(concern.text, _CONCERN_LENGTH), style="yellow")
+        text = Text(concern.text, style="yellow")
+        text.truncate(_CONCERN_LENGTH, overflow="ellipsis")
+        yield "!", text
     if (more := len(concerns) - _SHOWN_CONCERNS) > 0:
         yield "", Text(f"and {more} more: nightquant status --format json")
 

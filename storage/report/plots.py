@@ -9,9 +9,7 @@ import datetime as dt
 import html
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,28 +32,6 @@ _TAG, _DIGITS = re.compile(r"<[^>]*>"), re.compile(r"(\d\.\d\d)\d+")
 _ROOT = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
 # Remove unneeded parts of matplotlib's SVG: comments, metadata, duplicate ids, default styles and newlines.
 _IDLE = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>|(?<=<g) id="[^"]*"| ?stroke-linejoin: [a-z]+;?|\n', re.DOTALL)
-
-
-@dataclass
-class Drawing:
-    """A figure with one set of axes; ``svg`` is empty until the figure is complete."""
-
-    figure: Figure
-    axes: Axes
-    svg: str = ""
-
-
-@contextmanager
-def drawing(title: str, description: str) -> Iterator[Drawing]:
-    """Yield a drawing with empty axes; after the block, ``svg`` contains the image."""
-    # SVG ids are random by default; a salt derived from the title makes the file reproducible.
-    with matplotlib.rc_context({"svg.hashsalt": title}, fname=_STYLE):
-        figure = Figure(figsize=_SIZE, layout="constrained")
-        drawn = Drawing(figure, figure.subplots())
-        yield drawn
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    drawn.svg = _accessible(buffer.getvalue(), title, description)
 
 
 def _accessible(text: str, title: str, description: str) -> str:
@@ -84,8 +60,10 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
         f"{plural(len(nights), 'night')} from {nights[0]} to {nights[-1]}, {plural(len(names), 'candidate')}; "
         f"{plural(len(history.events), 'event')}, listed next to the plot."
     )
-    with drawing(title, description) as picture:
-        axes = picture.axes
+    # SVG ids are random by default; a salt derived from the title makes the file reproducible.
+    with matplotlib.rc_context({"svg.hashsalt": title}, fname=_STYLE):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        axes = figure.subplots()
         for name in names:
             rows, mark = history.rows[name], marks[name]
             values, lows, highs = zip(*(_with_ends(row, "deciding_speedup") for row in rows), strict=True)
@@ -102,7 +80,9 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
         ticks = _spaced(nights)
         axes.set_xticks(date2num(ticks), [f"{night}" for night in ticks])  # type: ignore[no-untyped-call]
         axes.set_ylabel("speed-up (better ↑)")
-    return picture.svg
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return _accessible(buffer.getvalue(), title, description)
 
 
 def _spaced(nights: Sequence[dt.date]) -> list[dt.date]:

@@ -27,18 +27,19 @@ class QueryError(ConfigurationError):
 
 
 @contextmanager
-def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_catalog(root: StoreRoot | Path | str, *, fresh: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a copy of the store's catalog for reading; yield a connection that has access to no other file.
 
-    If the catalog is missing, or another version of nightquant built it, the function builds a temporary catalog.
+    If the catalog is missing, or another version of nightquant built it, the function builds a temporary catalog. If
+    `fresh` is true, it always does, because the store's catalog may lack the last rows of a run.
     """
     root = StoreRoot.of(root)
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         # DuckDB denies access to all files except the attached one. COPY could overwrite even that file.
         catalog = Path(scratch) / CATALOG
-        if root.exists(CATALOG):
+        if root.exists(CATALOG) and not fresh:
             root.download(CATALOG, catalog)
-        elif root.list("results"):
+        elif fresh or root.list("results"):
             build(root, catalog)
         else:
             raise StoreError(
@@ -46,16 +47,6 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
                 hint="Run nightquant nightly first, or choose another store with --store.",
             )
         with _opened(root, catalog) as connection:
-            yield connection
-
-
-@contextmanager
-def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Build and open a temporary catalog of the store's current results, even if the store's disk is full."""
-    root = StoreRoot.of(root)
-    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
-        build(root, Path(scratch) / CATALOG)
-        with _opened(root, Path(scratch) / CATALOG) as connection:
             yield connection
 
 

@@ -168,14 +168,6 @@ def with_benchmark(result: WorkloadResult, outcome: BenchmarkResult | Failure) -
     return _with_failures(result.model_copy(update={"benchmark": outcome}), refused.get)
 
 
-def refusals(result: WorkloadResult) -> list[str]:
-    """Return remarks about what the benchmark refused, except tonight's candidates."""
-    refused = dict(result.benchmark.refused) if result.benchmark is not None else {}
-    for candidate in result.candidates:
-        refused.pop(str(candidate.name), None)
-    return [f"{result.workload.name} · {name}: not measured: {why}" for name, why in sorted(refused.items())]
-
-
 def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
     """Record the failures that `failure_of` returns, but keep earlier ones."""
     return _updated(result, lambda subject, key: {"failure": subject.failure or failure_of(key)})

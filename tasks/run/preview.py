@@ -81,7 +81,7 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
             data_notes=() if dataset is None else dataset.notes,
             checkpoint=TRAINS if trains else workload.checkpoint.kind,
             notes=() if job is None else job.checkpoint.notes,
-            methods={name: _misfit(name, workload) for name in METHODS},
+            methods={name: workload.misfit(METHODS[name].needs) for name in METHODS},
             runtimes={name: _missing(name) for name in RUNTIMES},
         )
         if job is not None:
@@ -134,15 +134,6 @@ def _call_model(job: Job[Workload], source: ModelSource, workspace: Workspace) -
         "metric": metric.name if metric else "",
         "is_percentage": metric is not None and metric.is_percentage,
     }
-
-
-def _misfit(method: str, workload: Workload) -> str:
-    """Return the reason that a method is incompatible with a workload's domain, or ``""`` if it is compatible."""
-    needs = METHODS[method].needs
-    lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.missing(need))]
-    if not lacks and "fine-tuning" in needs:
-        return workload.cannot_tune()
-    return "".join(lacks[:1])
 
 
 def _missing(runtime: str) -> str:

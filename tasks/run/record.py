@@ -119,11 +119,12 @@ class RunRecord:
 
     def row(self, now: datetime, status: RunStatus | None = None, message: str = "") -> Row:
         """Return the run's row for the ``runs`` table; the default status is the outcome so far."""
-        benchmarks = [result.benchmark for result in self.results if result.benchmark is not None]
+        timed = {result.workload.name: result.benchmark for result in self.results if result.benchmark is not None}
         evidence = [
-            {"workload": result.workload, "before": result.evidence_before, "after": result.evidence_after}
-            for result in benchmarks
+            {"workload": name, "before": benchmark.evidence_before, "after": benchmark.evidence_after}
+            for name, benchmark in timed.items()
         ]
+        benchmarks = list(timed.values())
         # Describe the host that ran the benchmarks; on a cluster, this host may differ from the flow's host.
         timed_on = Evidence.model_validate_json(benchmarks[0].evidence_before) if benchmarks else None
         good, failed = self.candidates()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from storage.errors import UnavailableError
@@ -100,10 +101,14 @@ def compare(
     candidates: Sequence[Evaluation],
     comparisons: Sequence[int] | None = None,
 ) -> list[Comparison]:
-    """Return each candidate's quality difference and agreement; see `tasks.measure.evaluate` for `comparisons`."""
-    from tasks.measure.evaluate import compare_all
+    """Compare each candidate with the baseline; see `tasks.measure.evaluate` for a candidate's `comparisons`."""
+    from tasks.measure import evaluate
 
-    return compare_all(baseline, candidates, workspace, comparisons)
+    compared = []
+    for number, (candidate, count) in enumerate(zip(candidates, comparisons or repeat(1), strict=False), start=1):
+        compared.append(evaluate.compare(baseline, candidate, workspace.store, comparisons=count))
+        workspace.progress(number, len(candidates), "candidates")
+    return compared
 
 
 def study(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[LayerSensitivity, ...]:

@@ -128,7 +128,7 @@ class Race:
         self.board.record(number, found, cost_s=cost_s, known=known)
         if found.layers is not None:
             self._layers[_content(self.board.trials[number - 1].recipe)] = found.layers
-        self.board.without_parametrizations(self._needs_time)
+        self.board.settle(self._needs_time)
 
     def _advance(self) -> list[Request]:
         """Return requests to build, screen and time the batch in progress, or [] if the batch is complete."""

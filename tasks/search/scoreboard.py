@@ -44,7 +44,7 @@ class Scoreboard:
             self._broken.add(number)
             self._end(number, "failed", "; ".join(filter(None, (trial.reason, found.failed))))
 
-    def without_parametrizations(self, needs_time: Callable[[Trial], bool]) -> None:
+    def settle(self, needs_time: Callable[[Trial], bool]) -> None:
         """Mark open trials as passing or dropped if that is certain; trials that still `needs_time` stay open."""
         for trial in self.of("open"):
             if reason := self.excess(trial):

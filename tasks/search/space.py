@@ -145,10 +145,8 @@ def _is_left_out(workload: Workload, needs: tuple[Need, ...]) -> bool:
 
 def _obstacle(workload: Workload, search: Search, method: str, runtime: str) -> str:
     """Return the reason that a method's trials in a runtime cannot work or win, or ``""`` if no such reason exists."""
-    needs = METHODS[method].needs
-    lacks = [f'the domain "{workload.domain}" {lack}' for need in needs if (lack := workload.missing(need))]
-    if lacks or ("fine-tuning" in needs and workload.cannot_tune()):
-        return lacks[0] if lacks else workload.cannot_tune()
+    if misfit := workload.misfit(METHODS[method].needs):
+        return misfit
     if not RUNTIMES[runtime].hands_over and runtime not in search.runtimes:
         return f"{runtime} candidates are never deployed"
     try:

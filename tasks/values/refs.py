@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -97,14 +97,9 @@ class CandidateRef(ArtifactRef, OfCandidate):
 
     @property
     def covered_share(self) -> float:
-        """Fraction of the parameters that are in quantized modules."""
-        return covered_share(self.coverage)
-
-
-def covered_share(coverage: Sequence[ModuleCoverage]) -> float:
-    """Return the fraction of the parameters that are in quantized modules, or 0 for a model without parameters."""
-    total = sum(module.parameters for module in coverage)
-    return sum(module.parameters for module in coverage if module.quantized) / total if total else 0.0
+        """Fraction of the parameters that are in quantized modules; 0 for a model without parameters."""
+        total = sum(module.parameters for module in self.coverage)
+        return sum(module.parameters for module in self.coverage if module.quantized) / total if total else 0.0
 
 
 def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:

@@ -147,9 +147,6 @@ class ServedCapacity(Frozen):
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the host's state."""
 
-    workload: str
-    baseline: str
-    profile: str
     verdict: Literal["valid", "inconclusive"]
     aa_ratio: float
     aa_low: float
@@ -165,11 +162,6 @@ class BenchmarkResult(Frozen):
     unknown: dict[str, dict[str, str]] = Field(default_factory=dict)  # reasons, by subject and column
     evidence_before: str
     evidence_after: str
-
-    @property
-    def resolution(self) -> float:
-        """Distance from 1 to the farther end of the A/A interval; smaller differences cannot be measured."""
-        return max(self.aa_high - 1, 1 - self.aa_low)
 
 
 class Failure(Frozen):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import ClassVar, Literal, Self
 
 from pydantic import (
@@ -166,6 +166,13 @@ class Workload(Section):
     def missing(cls, need: Need) -> str:
         """Return the reason that the domain does not meet a method's requirement, or ``""``."""
         return "" if need in cls.provides else _LACKS[need]
+
+    def misfit(self, needs: Iterable[Need]) -> str:
+        """Return the reason that a method with these needs does not suit this workload, or ``""``."""
+        lacks = [f'domain "{self.domain}" {lack}' for need in needs if (lack := self.missing(need))]
+        if not lacks and "fine-tuning" in needs:
+            return self.cannot_tune()
+        return "".join(lacks[:1])
 
     def cannot_tune(self) -> str:
         """Return the reason that this workload's settings rule out fine-tuning, or ``""``."""

@@ -17,7 +17,7 @@ from flows.request import NightlyRequest, NightSummary
 from flows.run import Run
 from flows.settings import load_settings
 from storage.bundles import BundleStore
-from storage.results.query import open_fresh, rows_of
+from storage.results.query import open_catalog, rows_of
 from tasks.values.results import CandidateResult, CurrentBundle, Failure, WorkloadResult
 from tests.storage.bundle_files import key_file, publish
 from tests.storage.results.rows import baseline, write_night
@@ -40,7 +40,7 @@ def begin(tmp_path: Path, prefect_server: None) -> Begin:
 
 
 def rows(store: str, query: str) -> list[dict[str, Any]]:
-    with open_fresh(store) as connection:
+    with open_catalog(store, fresh=True) as connection:
         return [dict(row) for row in rows_of(connection, query)]
 
 

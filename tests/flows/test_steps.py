@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 
 import pytest
@@ -16,13 +15,11 @@ from flows.execution.context import Execution, executing
 from flows.reporter import Reporter
 from flows.settings import Settings
 from storage.errors import InputError, MeasurementError
-from tasks.values.results import RunInfo
 from tests.flows.execution import worker_stages
 from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
 from tests.storage.http_server import Site, serving
 
 pytestmark = pytest.mark.server
-RUN = RunInfo(run_id="2026-11-21-1", night=date(2026, 11, 21), profile="quick")
 
 
 class Heard(Reporter):

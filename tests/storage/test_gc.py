@@ -164,16 +164,6 @@ def test_resumable_work_stays_for_a_month(name: str, tmp_path: Path) -> None:
     assert not unfinished.exists()
 
 
-@pytest.mark.server
-@pytest.mark.long
-def test_the_same_on_an_object_store(s3_store: str) -> None:
-    digests = fill(s3_store)
-    assert check(s3_store).problems == ()
-    collect(s3_store, 1, now=TOMORROW)
-    assert left(s3_store) == {digest for name, digest in digests.items() if name[-1] == "3"}
-    assert check(s3_store).problems == ()
-
-
 @pytest.mark.slow
 @pytest.mark.server
 def test_this_hosts_cache_of_an_object_store_is_cleaned_with_the_store(s3_store: str) -> None:
@@ -201,6 +191,7 @@ def test_this_hosts_cache_of_an_object_store_is_cleaned_with_the_store(s3_store:
     wet = collect(s3_store, 1, now=TOMORROW)
     assert wet.cached == dry.cached
     assert present() == {"kept"}
+    assert left(s3_store) == {kept}
     assert not temporary.exists()
     assert all(path.exists() for path in month_old)
     collect(s3_store, 1, now=TOMORROW + 30 * YOUNG_S)

@@ -16,7 +16,7 @@ from filelock import Timeout
 from storage.errors import NightRunningError
 from storage.holder import Holder, LeasedError, hold, leased, record_dead_run
 from storage.object_root import ObjectRoot
-from storage.results.query import open_fresh, rows_of
+from storage.results.query import open_catalog, rows_of
 from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, baseline, measurement
 
@@ -113,7 +113,7 @@ def test_a_dead_run_gets_a_row_once_if_it_measured_and_did_not_record_its_end(tm
     writer.append("measurements", [baseline(run, day), measurement(run, day, status="failed")], run, at(day), "word-lm")
     assert record_dead_run(tmp_path, dead)
     assert not record_dead_run(tmp_path, dead)
-    with open_fresh(tmp_path) as connection:
+    with open_catalog(tmp_path, fresh=True) as connection:
         (row,) = rows_of(connection, "from runs")
     assert (row["run_id"], row["night"], row["status"], row["profile"]) == (run, day, "failed", "standard")
     assert (row["workloads"], row["candidates_ok"], row["candidates_failed"]) == (1, 1, 1)

@@ -118,9 +118,6 @@ def benchmark(
     _keep(proofs, complete, known.proofs, workspace.store)
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     return BenchmarkResult(
-        workload=workload.name,
-        baseline=str(workload.baseline_name),
-        profile=profile.name,
         verdict=verdict_of(aa),
         aa_ratio=aa.value,
         aa_low=aa.low,

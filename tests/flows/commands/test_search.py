@@ -50,7 +50,6 @@ def printed(trials: Sequence[Trial], undecided: int = 0) -> list[str]:
         finalists=tuple(trial for trial in trials if trial.outcome == "chosen"),
         budget_s=100.0,
         spent_s=30.0,
-        total_s=90.0,
         undecided=undecided,
         ended="no other trial can win",
     )

@@ -6,7 +6,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from storage.report.night import Event, History, marks_of
-from storage.report.plots import drawing, history_plot
+from storage.report.plots import history_plot
 
 NAMES = ["dynamic/eager", "static/eager"]
 MARKS = marks_of(NAMES)
@@ -39,19 +39,21 @@ def test_one_night_has_no_picture() -> None:
 
 
 def test_a_picture_is_named_described_and_the_same_every_time() -> None:
-    def draw(title: str) -> str:
-        with drawing(title, "two <points>") as picture:
-            picture.axes.plot([0.123456, 1], [0, 1])
-            picture.axes.set_xticks([0.0625])
-        return picture.svg
+    speeds = {"deciding_speedup_low": 1.0011, "deciding_speedup": 1.0023, "deciding_speedup_high": 1.0034}
+    rows = [row(night=NIGHT + dt.timedelta(days=each), **speeds) for each in range(2)]
 
-    svg = draw("a & b")
+    def draw() -> str:
+        return history_plot("a & b", History({NAMES[0]: rows}, ()), NAMES[:1], MARKS)
+
+    svg = draw()
     root = ElementTree.fromstring(svg)
     named = {node.attrib["id"]: node.text for node in root if "id" in node.attrib}
     assert root.attrib["role"] == "img"
     assert named[root.attrib["aria-labelledby"]] == "a & b"
-    assert named[root.attrib["aria-describedby"]] == "two <points>"
-    assert svg == draw("a & b")
-    assert "0.0625" in texts(svg)
+    description = "2 nights from 2026-03-01 to 2026-03-02, 1 candidate; 0 events, listed next to the plot."
+    assert named[root.attrib["aria-describedby"]] == description
+    assert svg == draw()
+    # Coordinates are rounded, but not the numbers on the axes.
+    assert any(re.search(r"\d\.\d{3}", text) for text in texts(svg))
     attributes = [value for node in root.iter() for value in node.attrib.values()]
     assert not re.search(r"\d\.\d{3}", " ".join(attributes))

@@ -67,13 +67,6 @@ def measurement(run_id: str, night: dt.date, **changes: Any) -> dict[str, Any]:
     return row | changes
 
 
-CAPACITY = {
-    "capacity_scenario": "server", "capacity_rps": 1234.5, "capacity_ratio": 1.25, "capacity_ratio_low": 1.2,
-    "capacity_ratio_high": 1.3, "capacity_p50_s": 0.002, "capacity_p99_s": 0.0195,
-    "capacity_split": "2 processes × 1 thread, batch 1", "capacity_limit": "the generator",
-}  # fmt: skip
-
-
 def baseline(run_id: str, night: dt.date, **changes: Any) -> dict[str, Any]:
     plain = {
         "recipe": "float",

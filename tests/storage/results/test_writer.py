@@ -128,6 +128,7 @@ def recorded(root: Path, *rows: dict[str, Any], table: str = "measurements") -> 
         ("size_bytes", 2**70, "not int64"),
         ("verdict", "fine", "'fine' is not one of valid, inconclusive, not-measured"),
         ("metrics", "loss", "not map<string, double>"),
+        ("metrics", {"loss": math.inf}, "inf is not a finite number"),
         ("block_s", [0.1, math.inf], "inf is not a finite number"),
     ],
 )

@@ -32,10 +32,6 @@ def left_float(result: Converted) -> dict[str, str]:
     return {leaf.module: leaf.reason for leaf in result.coverage if not leaf.quantized}
 
 
-def scales(result: Converted) -> list[float]:
-    return [node.args[1] for node in result.model.graph.nodes if node.target is _quantize]
-
-
 @pytest.mark.slow
 def test_every_layer_is_quantized_with_the_batch_norms_folded_into_them(source_of: MakeSource) -> None:
     source = source_of()

@@ -8,8 +8,7 @@ from tasks.values.results import BenchmarkResult, CandidateResult, Comparison, C
 from tests.tasks.decide.test_gate import workload
 
 BENCHMARK = BenchmarkResult(
-    workload="demo", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
-    cold_aa_ratio=1, cold_aa_low=1, cold_aa_high=1,
+    verdict="valid", aa_ratio=1, aa_low=1, aa_high=1, cold_aa_ratio=1, cold_aa_low=1, cold_aa_high=1,
     fingerprint="f" * 64, timings=(), evidence_before="{}", evidence_after="{}",
 )  # fmt: skip
 VERSION = "2026-11-20-0123456789ab"

@@ -14,7 +14,6 @@ from tasks.run.plan import (
     floats_to_time,
     gathered,
     recipes_to_study,
-    refusals,
     subjects_to_time,
     with_baseline,
     with_benchmark,
@@ -239,18 +238,8 @@ def test_a_failed_benchmark_affects_the_current_bundle_too_and_hides_no_earlier_
     assert result.benchmark is None
 
 
-def test_a_refusal_in_a_further_setting_is_reported_and_fails_no_candidate() -> None:
-    refused = {"int8/eager (batch 64, 1 thread)": "its output is NaN", "half/eager": "its output differs"}
-    candidates = tuple(CandidateResult(recipe=name, runtime="eager") for name in ("float", "int8", "half"))
-    result = WorkloadResult(workload=workload(), candidates=candidates)
-    result = with_benchmark(result, BENCHMARK.model_copy(update={"refused": refused}))
-    assert refusals(result) == ["demo · int8/eager (batch 64, 1 thread): not measured: its output is NaN"]
-    assert [failure.error if failure else "" for failure in failures(result)] == ["", "", "its output differs"]
-
-
 def test_the_current_bundle_is_refused_alone() -> None:
     refused = BENCHMARK.model_copy(update={"refused": {"half/torchscript#current": "its output differs"}})
     bundle = deployed().model_copy(update={"candidate": built("half")})
     result = with_benchmark(compared(bundle), refused)
     assert failures(result) == [None, None, Failure(stage="benchmark", error="its output differs")]
-    assert refusals(result) == ["demo · half/torchscript#current: not measured: its output differs"]

@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from storage.artifacts import ArtifactStore
+from tasks.environment.libraries import LibraryError
+from tasks.run.stages import build
+from tasks.values.job import Workspace
 from tasks.values.results import Preview
 from tests.flows.trials import Here, tried_out
 from tests.tasks.domains.custom.own import own
@@ -145,6 +149,11 @@ def test_a_librarys_error_and_output_are_one_line_of_their_candidate(
         "static-int8/eager": False,
         "static-int8/torchscript": True,
     }
+    assert found.job is not None
+    recipe = found.job.workload.recipe_named("float")
+    with pytest.raises(LibraryError) as caught:  # a run's stage gives the same message
+        build(Workspace(ArtifactStore(folder / "store")), found.job, recipe, "torchscript")
+    assert str(caught.value) == problem.partition(": ")[2]
     assert "of the library's" not in "".join(capfd.readouterr())
     assert found.tracebacks
     assert all("of the library's" in each and f"in {fail.__name__}" in each for each in found.tracebacks)

@@ -19,8 +19,6 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from tasks.environment.machine import this_machine
-from tasks.quantize.engine import BFLOAT16
 from tasks.runtimes.aot_inductor import make as aot_compile
 from tasks.runtimes.aot_inductor.check import open_model
 from tasks.runtimes.base import CandidateFiles, runtime_named
@@ -34,9 +32,6 @@ from tests.tasks.runtimes.conftest import MakeJob
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RUNTIME = "aot-inductor"
-needs_bfloat16 = pytest.mark.skipif(
-    not set(BFLOAT16) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
-)
 STATIC = {"calibration_batches": 2, "calibration_batch_size": 4}
 
 

@@ -20,7 +20,7 @@ def board_of(trials: int, objective: Objective = "fastest", **bounds: Any) -> Sc
 
 
 def settled(board: Scoreboard) -> list[tuple[str, str]]:
-    board.without_parametrizations(lambda trial: trial.speed is None)
+    board.settle(lambda trial: trial.speed is None)
     return [(trial.outcome, trial.reason) for trial in board.trials]
 
 

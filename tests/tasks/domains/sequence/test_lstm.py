@@ -15,14 +15,6 @@ from tasks.data.weights import load_state
 from tasks.measure.evaluate import compare
 from tasks.workload import Workload, find_workloads
 from tests.tasks.pipeline import build, evaluate, example_inputs, job_of, obtain, prepare
-from tests.tasks.workloads import workload_of
-
-SMALL = workload_of(
-    "sequence",
-    {"kind": "random-sequence", "seed": 4, "length": 5, "batch_size": 2},
-    {"kind": "lstm", "dimension": 3, "layers": 2},
-    {"kind": "seeded", "seed": 4},
-)
 
 
 @pytest.fixture(scope="module")

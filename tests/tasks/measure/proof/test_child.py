@@ -32,7 +32,6 @@ from tests.tasks.runtimes.conftest import MakeJob
 pytestmark = pytest.mark.slow
 
 STATIC = {"name": "int8", "method": "static", "calibration_batches": 1, "calibration_batch_size": 8}
-DYNAMIC = {"name": "int8", "method": "dynamic", "modules": ["LSTM", "Linear"]}
 
 
 def subject(job: Job[Workload], kept: ArtifactStore, candidate: CandidateRef) -> Subject:
