@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple
@@ -31,11 +31,10 @@ from tasks.values.results import (
 )
 from tasks.workload import Workload
 from tasks.workload.gate import Gate
-from tasks.workload.recipe import CandidateName, Recipe
+from tasks.workload.recipe import METHODS, CandidateName, Recipe
 from tasks.workload.rules import RULES, rows_to_decide
 
 R = TypeVar("R")
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _LIMIT_S = 900.0  # for data, model and weights, and for the build of one candidate
 _EVALUATION_S = 60.0  # longest expected duration of one evaluation on a sample
@@ -52,7 +51,7 @@ class Run:
     workers: Workers
     reporter: Reporter
     store: str
-    at_once: int
+    threads: ThreadPoolExecutor  # with one thread per worker
     default_s: float
 
     def __call__(self, stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
@@ -71,14 +70,9 @@ class Run:
         finally:
             self.reporter.finished(label, failure)
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Yield the results of `work` in the order of the items, of which up to `at_once` are in work."""
-        threads = ThreadPoolExecutor(self.at_once)
-        try:
-            yield from threads.map(work, items)
-        finally:
-            # After an interruption, the stages end when `running` stops the workers.
-            threads.shutdown(wait=False, cancel_futures=True)
+    def begin(self, work: Callable[[*Ts], R], *args: *Ts) -> Future[R]:
+        """Begin work as soon as a worker is free."""
+        return self.threads.submit(work, *args)
 
 
 @contextmanager
@@ -96,7 +90,10 @@ def running(store: str) -> Iterator[Run]:
         threads = threads_each(settings.workers)
         workers = stack.enter_context(Workers(settings.workers, threads, settings.cache, listener=receive))
         workers.load(load_makers, "loading the runtimes", store)
-        yield Run(workers, reporter, store, settings.workers, default_s)
+        work = ThreadPoolExecutor(settings.workers)
+        # After an interruption, stages in progress end when the workers stop.
+        stack.callback(work.shutdown, wait=False, cancel_futures=True)
+        yield Run(workers, reporter, store, work, default_s)
 
 
 def built(workload: Workload, run: Run) -> Preview:
@@ -115,9 +112,13 @@ def built(workload: Workload, run: Run) -> Preview:
         except NightquantError as error:
             return error
 
+    measuring = run.begin(_with_reference, found, job, run) if workload.brings_weights else None
+    # Calibration takes longest, so the candidates that need it begin first.
+    names = sorted(workload.candidates(), key=lambda name: not METHODS[workload.recipe_named(name.recipe).method].needs)
+    trials = {name: run.begin(tried, name) for name in names}
     candidates, tracebacks, failed = [], list(found.tracebacks), dict[str, list[str]]()
-    names = workload.candidates()
-    for name, result in zip(names, run.each(tried, names), strict=True):
+    for name in workload.candidates():
+        result = trials[name].result()
         if isinstance(result, NightquantError):
             tracebacks += [result.in_full()] if isinstance(result, LibraryError) else []
             # A run skips candidates that this host does not support. Missing packages have already been reported.
@@ -125,11 +126,17 @@ def built(workload: Workload, run: Run) -> Preview:
                 failed.setdefault(str(result), []).append(str(name))
             result = CandidatePreview(candidate=name, obstacle=str(result))
         candidates.append(result)
+    if measuring is not None:
+        found = measuring.result()
+    if found.reference is not None:
+        candidates = [
+            row.model_copy(update={"uncompared": _PENDING}) if _is_comparable(workload, row) else row
+            for row in candidates
+        ]
     problems = (*found.problems, *(f"{', '.join(names)}: {message}" for message, names in failed.items()))
-    found = found.model_copy(
+    return found.model_copy(
         update={"candidates": tuple(candidates), "problems": problems, "tracebacks": tuple(dict.fromkeys(tracebacks))}
     )
-    return _with_reference(found, job, run) if workload.brings_weights else found
 
 
 def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
@@ -149,10 +156,6 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
     except NightquantError as error:  # for example, the sample lacks a class that ``auroc`` needs
         why = f"quality was not compared on a sample: {error.message.rstrip('.')}"
         return found.model_copy(update={"notes": (*found.notes, why)})
-    pending = tuple(
-        row.model_copy(update={"uncompared": _PENDING}) if _is_comparable(job.workload, row) else row
-        for row in found.candidates
-    )
     data_notes = found.data_notes
     if not most.beats_constant:
         warning = (
@@ -161,7 +164,7 @@ def _with_reference(found: Preview, job: Job[Workload], run: Run) -> Preview:
             "labels, the preprocessing and the weights"
         )
         data_notes = (*data_notes, warning)
-    return found.model_copy(update={"candidates": pending, "reference": reference, "data_notes": data_notes})
+    return found.model_copy(update={"reference": reference, "data_notes": data_notes})
 
 
 def _is_comparable(workload: Workload, row: CandidatePreview) -> bool:
@@ -197,10 +200,13 @@ def compared(workload: Workload, found: Preview, run: Run) -> Iterator[Preview]:
     job, reference = Job(workload, found.job.dataset, found.job.checkpoint), found.reference
     comparing = _Comparing(job, reference, run, {reference.evaluation.samples: reference.evaluation})
     candidates, problems = list(found.candidates), list(found.problems)
-    pending = [(index, row) for index, row in enumerate(candidates) if row.uncompared and row.built is not None]
-    rows = run.each(comparing.compare, [row for _, row in pending])
-    for (index, _), row in zip(pending, rows, strict=True):
-        candidates[index] = row
+    pending = [
+        (index, run.begin(comparing.compare, row))
+        for index, row in enumerate(candidates)
+        if row.uncompared and row.built is not None
+    ]
+    for index, comparison in pending:
+        candidates[index] = row = comparison.result()
         if row.obstacle:
             problems.append(f"{row.candidate}: {row.obstacle}")
         yield found.model_copy(update={"candidates": tuple(candidates), "problems": tuple(problems)})

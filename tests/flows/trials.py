@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -13,7 +14,6 @@ from tasks.values.results import Preview
 from tasks.workload import Workload
 
 R = TypeVar("R")
-T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
@@ -21,7 +21,10 @@ Before = Callable[[Callable[..., object], str, tuple[Any, ...]], object]
 
 
 class Here(Run):
-    """Runs stages here, in turn; if `before` returns a value for a stage, its label and its arguments, uses it."""
+    """Runs stages here, when their results are asked for.
+
+    If `before` returns a value for a stage, its label and its arguments, that is its result.
+    """
 
     def __init__(self, store: Path, before: Before | None = None) -> None:
         self._workspace, self._before = Workspace(ArtifactStore(store)), before
@@ -30,8 +33,10 @@ class Here(Run):
         given = self._before(stage, label, args) if self._before else None
         return stage(self._workspace, *args) if given is None else given  # type: ignore[return-value]
 
-    def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        return map(work, items)
+    def begin(self, work: Callable[[*Ts], R], *args: *Ts) -> Future[R]:
+        future = Future[R]()
+        future.result = lambda timeout=None: work(*args)  # type: ignore[method-assign]
+        return future
 
 
 def tried_out(workload: Workload, run: Run) -> Preview:
