@@ -33,7 +33,7 @@ tests-all: .venv/installed-dev
 	$(PYTEST) $(MORE)
 
 unit: .venv/installed-dev ## Run the fast tests only
-	$(PYTEST) $(PROCESSORS) -m "not slow and not server and not browser and not long"
+	$(PYTEST) $(PROCESSORS) -m "not slow and not server and not long"
 
 lint: .venv/installed-dev ## Check style, types, import layers and dependencies
 	$(BIN)/ruff check .

@@ -58,8 +58,8 @@ def kill_deployed(folder: Path, times: int, seed: int) -> Iterator[Kill]:
 
     Raises
     ------
-    RuntimeError
-        Something was left behind, or is not whole.
+    RuntimeError or AssertionError
+        Something was left behind, is not whole, or does not end.
     """
     chance, before = random.Random(seed), Files()
     with postgresql() as database:

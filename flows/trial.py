@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar, TypeVarTuple
@@ -31,7 +31,7 @@ from tasks.values.results import (
 )
 from tasks.workload import Workload
 from tasks.workload.gate import Gate
-from tasks.workload.recipe import METHODS, CandidateName, Recipe
+from tasks.workload.recipe import CandidateName, Recipe
 from tasks.workload.rules import RULES, rows_to_decide
 
 R = TypeVar("R")
@@ -51,7 +51,7 @@ class Run:
     workers: Workers
     reporter: Reporter
     store: str
-    threads: ThreadPoolExecutor  # with one thread per worker
+    at_once: int
     default_s: float
 
     def __call__(self, stage: Callable[[Workspace, *Ts], R], label: str, *args: *Ts, limit_s: float | None = None) -> R:
@@ -70,9 +70,15 @@ class Run:
         finally:
             self.reporter.finished(label, failure)
 
-    def begin(self, work: Callable[[*Ts], R], *args: *Ts) -> Future[R]:
-        """Begin work as soon as a worker is free."""
-        return self.threads.submit(work, *args)
+    @contextmanager
+    def side_by_side(self) -> Iterator[Executor]:
+        """Provide an executor with one thread per worker; at its end, it drops the work that has not begun."""
+        threads = ThreadPoolExecutor(self.at_once)
+        try:
+            yield threads
+        finally:
+            # After an interruption, the stages end when `running` stops the workers.
+            threads.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
@@ -90,10 +96,7 @@ def running(store: str) -> Iterator[Run]:
         threads = threads_each(settings.workers)
         workers = stack.enter_context(Workers(settings.workers, threads, settings.cache, listener=receive))
         workers.load(load_makers, "loading the runtimes", store)
-        work = ThreadPoolExecutor(settings.workers)
-        # After an interruption, stages in progress end when the workers stop.
-        stack.callback(work.shutdown, wait=False, cancel_futures=True)
-        yield Run(workers, reporter, store, work, default_s)
+        yield Run(workers, reporter, store, settings.workers, default_s)
 
 
 def built(workload: Workload, run: Run) -> Preview:
@@ -112,22 +115,23 @@ def built(workload: Workload, run: Run) -> Preview:
         except NightquantError as error:
             return error
 
-    measuring = run.begin(_with_reference, found, job, run) if workload.brings_weights else None
     # Calibration takes longest, so the candidates that need it begin first.
-    names = sorted(workload.candidates(), key=lambda name: not METHODS[workload.recipe_named(name.recipe).method].needs)
-    trials = {name: run.begin(tried, name) for name in names}
+    names = sorted(workload.candidates(), key=lambda name: not workload.recipe_named(name.recipe).needs)
     candidates, tracebacks, failed = [], list(found.tracebacks), dict[str, list[str]]()
-    for name in workload.candidates():
-        result = trials[name].result()
-        if isinstance(result, NightquantError):
-            tracebacks += [result.in_full()] if isinstance(result, LibraryError) else []
-            # A run skips candidates that this host does not support. Missing packages have already been reported.
-            if not isinstance(result, UnavailableError):
-                failed.setdefault(str(result), []).append(str(name))
-            result = CandidatePreview(candidate=name, obstacle=str(result))
-        candidates.append(result)
-    if measuring is not None:
-        found = measuring.result()
+    with run.side_by_side() as executor:
+        measuring = executor.submit(_with_reference, found, job, run) if workload.brings_weights else None
+        trials = {name: executor.submit(tried, name) for name in names}
+        for name in workload.candidates():
+            result = trials[name].result()
+            if isinstance(result, NightquantError):
+                tracebacks += [result.in_full()] if isinstance(result, LibraryError) else []
+                # A run skips candidates that this host does not support. Missing packages have already been reported.
+                if not isinstance(result, UnavailableError):
+                    failed.setdefault(str(result), []).append(str(name))
+                result = CandidatePreview(candidate=name, obstacle=str(result))
+            candidates.append(result)
+        if measuring is not None:
+            found = measuring.result()
     if found.reference is not None:
         candidates = [
             row.model_copy(update={"uncompared": _PENDING}) if _is_comparable(workload, row) else row
@@ -200,16 +204,17 @@ def compared(workload: Workload, found: Preview, run: Run) -> Iterator[Preview]:
     job, reference = Job(workload, found.job.dataset, found.job.checkpoint), found.reference
     comparing = _Comparing(job, reference, run, {reference.evaluation.samples: reference.evaluation})
     candidates, problems = list(found.candidates), list(found.problems)
-    pending = [
-        (index, run.begin(comparing.compare, row))
-        for index, row in enumerate(candidates)
-        if row.uncompared and row.built is not None
-    ]
-    for index, comparison in pending:
-        candidates[index] = row = comparison.result()
-        if row.obstacle:
-            problems.append(f"{row.candidate}: {row.obstacle}")
-        yield found.model_copy(update={"candidates": tuple(candidates), "problems": tuple(problems)})
+    with run.side_by_side() as executor:
+        pending = [
+            (index, executor.submit(comparing.compare, row))
+            for index, row in enumerate(candidates)
+            if row.uncompared and row.built is not None
+        ]
+        for index, comparison in pending:
+            candidates[index] = row = comparison.result()
+            if row.obstacle:
+                problems.append(f"{row.candidate}: {row.obstacle}")
+            yield found.model_copy(update={"candidates": tuple(candidates), "problems": tuple(problems)})
 
 
 @dataclass

@@ -37,7 +37,7 @@ def open_catalog(root: StoreRoot | Path | str, *, fresh: bool = False) -> Iterat
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         # DuckDB denies access to all files except the attached one. COPY could overwrite even that file.
         catalog = Path(scratch) / CATALOG
-        if root.exists(CATALOG) and not fresh:
+        if not fresh and root.exists(CATALOG):
             root.download(CATALOG, catalog)
         elif fresh or root.list("results"):
             build(root, catalog)

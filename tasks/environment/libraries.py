@@ -94,7 +94,7 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
     """
     with tempfile.TemporaryFile() as printed:
         try:
-            with printing_to(printed) as stderr, _warning_at(stderr), _no_logs(logging.CRITICAL):
+            with _printing_to(printed) as stderr, _warning_at(stderr), _no_logs(logging.CRITICAL):
                 yield
         except BaseException as error:
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - _NOTED_BYTES))
@@ -107,8 +107,7 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def printing_to(printed: IO[bytes]) -> Iterator[TextIO]:
-    """Redirect both standard streams to a file, including output from C code; yield the original error stream."""
+def _printing_to(printed: IO[bytes]) -> Iterator[TextIO]:
     _flush()
     saved = os.dup(1), os.dup(2)
     with (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 from storage.errors import UnavailableError
@@ -104,8 +103,8 @@ def compare(
     """Compare each candidate with the baseline; see `tasks.measure.evaluate` for a candidate's `comparisons`."""
     from tasks.measure import evaluate
 
-    compared = []
-    for number, (candidate, count) in enumerate(zip(candidates, comparisons or repeat(1), strict=False), start=1):
+    compared, counts = [], comparisons or [1] * len(candidates)
+    for number, (candidate, count) in enumerate(zip(candidates, counts, strict=True), start=1):
         compared.append(evaluate.compare(baseline, candidate, workspace.store, comparisons=count))
         workspace.progress(number, len(candidates), "candidates")
     return compared

@@ -12,7 +12,8 @@ END = "\n<!-- End of the generated part -->"
 
 def rewritten(page: str, lines: Iterable[str]) -> str:
     """The page with its generated part written again."""
-    before, _, rest = page.partition(MARKER)
+    before, marker, rest = page.partition(MARKER)
+    assert marker, f"the page needs the line {MARKER}"
     _, end, after = rest.partition(END)
     return "\n".join([f"{before}{MARKER}", *lines, *([f"{end}{after}"] if end else [])])
 

@@ -177,6 +177,6 @@ def meet(workspace: Workspace, folder: Path, own: str, other: str) -> str:
 def test_two_workers_run_stages_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTQUANT_WORKERS", "2")
     pairs = [("first", "second"), ("second", "first")]
-    with running(str(tmp_path / "store")) as run:
-        begun = [run.begin(run, meet, own, tmp_path, own, other) for own, other in pairs]
+    with running(str(tmp_path / "store")) as run, run.side_by_side() as executor:
+        begun = [executor.submit(run, meet, own, tmp_path, own, other) for own, other in pairs]
         assert [each.result() for each in begun] == ["first", "second"]

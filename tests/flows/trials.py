@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -33,9 +34,15 @@ class Here(Run):
         given = self._before(stage, label, args) if self._before else None
         return stage(self._workspace, *args) if given is None else given  # type: ignore[return-value]
 
-    def begin(self, work: Callable[[*Ts], R], *args: *Ts) -> Future[R]:
+    @contextmanager
+    def side_by_side(self) -> Iterator[Executor]:
+        yield _Lazy()
+
+
+class _Lazy(Executor):
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         future = Future[R]()
-        future.result = lambda timeout=None: work(*args)  # type: ignore[method-assign]
+        future.result = lambda timeout=None: fn(*args, **kwargs)  # type: ignore[method-assign]
         return future
 
 

@@ -5,10 +5,14 @@ torch's profiler does not see a compiled package's calls to oneDNN, so oneDNN's 
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -16,7 +20,6 @@ from torch import Tensor
 from torch.autograd.profiler import profile
 
 from tasks.data.outputs import Call
-from tasks.environment.libraries import printing_to
 from tasks.quantize.converted import KIND, open_converted
 from tasks.quantize.engine import quantized_engine, running
 from tasks.quantize.operators import portable_kernels
@@ -105,7 +108,7 @@ def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
     """Read each primitive's type, implementation, tensors and duration from oneDNN's log on standard output."""
     with tempfile.TemporaryFile() as file:
         onednn = torch.backends.mkldnn
-        with printing_to(file), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]
+        with _standard_output_to(file.fileno()), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]
             for _ in range(calls):
                 call()
         file.seek(0)
@@ -127,3 +130,19 @@ def _primitive(line: str) -> Operator | None:
     else:
         arithmetic = "int8" if re.search(r"\bwei(?:_layer)?:[su]8", tensors) else "float"
     return Operator(type=f"oneDNN {kind} ({implementation})", arithmetic=arithmetic, seconds=float(fields[-1]) / 1e3)
+
+
+@contextmanager
+def _standard_output_to(descriptor: int) -> Iterator[None]:
+    """Redirect standard output, including output from C code, to a file."""
+    library = ctypes.CDLL(None)
+    sys.stdout.flush()
+    library.fflush(None)
+    original = os.dup(1)
+    try:
+        os.dup2(descriptor, 1)
+        yield
+    finally:
+        library.fflush(None)
+        os.dup2(original, 1)
+        os.close(original)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -238,8 +239,11 @@ def test_a_failed_benchmark_affects_the_current_bundle_too_and_hides_no_earlier_
     assert result.benchmark is None
 
 
-def test_the_current_bundle_is_refused_alone() -> None:
-    refused = BENCHMARK.model_copy(update={"refused": {"half/torchscript#current": "its output differs"}})
+@pytest.mark.parametrize("place", range(3))
+def test_a_refusal_fails_one_subject_alone(place: int) -> None:
+    name = ("float/eager", "half/torchscript", "half/torchscript#current")[place]
     bundle = deployed().model_copy(update={"candidate": built("half")})
-    result = with_benchmark(compared(bundle), refused)
-    assert failures(result) == [None, None, Failure(stage="benchmark", error="its output differs")]
+    refused = BENCHMARK.model_copy(update={"refused": {name: "its output differs"}})
+    expected: list[Failure | None] = [None] * 3
+    expected[place] = Failure(stage="benchmark", error="its output differs")
+    assert failures(with_benchmark(compared(bundle), refused)) == expected
