@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from safetensors.numpy import load_file
@@ -158,6 +158,20 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore, *
         agreement = float((before["prediction"] == after["prediction"]).mean())
     ends = {"quality_difference_low": low, "quality_difference_high": high}
     return Comparison(quality_difference=difference, agreement=agreement, **ends)
+
+
+def compare_all(
+    baseline: Evaluation,
+    candidates: Sequence[Evaluation],
+    workspace: Workspace,
+    comparisons: Sequence[int] | None = None,
+) -> list[Comparison]:
+    """Compare each candidate with the baseline, and return the results in the candidates' order; see `compare`."""
+    compared, counts = [], comparisons or [1] * len(candidates)
+    for number, (candidate, count) in enumerate(zip(candidates, counts, strict=True), start=1):
+        compared.append(compare(baseline, candidate, workspace.store, comparisons=count))
+        workspace.progress(number, len(candidates), "candidates")
+    return compared
 
 
 def _label(evaluation: Evaluation) -> str:

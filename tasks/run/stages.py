@@ -100,14 +100,10 @@ def compare(
     candidates: Sequence[Evaluation],
     comparisons: Sequence[int] | None = None,
 ) -> list[Comparison]:
-    """Compare each candidate with the baseline; see `tasks.measure.evaluate` for a candidate's `comparisons`."""
-    from tasks.measure import evaluate
+    """Return each candidate's quality difference and agreement; see `tasks.measure.evaluate` for `comparisons`."""
+    from tasks.measure.evaluate import compare_all
 
-    compared, counts = [], comparisons or [1] * len(candidates)
-    for number, (candidate, count) in enumerate(zip(candidates, counts, strict=True), start=1):
-        compared.append(evaluate.compare(baseline, candidate, workspace.store, comparisons=count))
-        workspace.progress(number, len(candidates), "candidates")
-    return compared
+    return compare_all(baseline, candidates, workspace, comparisons)
 
 
 def study(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[LayerSensitivity, ...]:

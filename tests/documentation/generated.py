@@ -1,4 +1,4 @@
-"""Parts of pages that are written from the code, below a marker."""
+"""Parts of pages that are written from the code, between two markers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ END = "\n<!-- End of the generated part -->"
 
 def rewritten(page: str, lines: Iterable[str]) -> str:
     """The page with its generated part written again."""
-    before, marker, rest = page.partition(MARKER)
-    assert marker, f"the page needs the line {MARKER}"
-    _, end, after = rest.partition(END)
-    return "\n".join([f"{before}{MARKER}", *lines, *([f"{end}{after}"] if end else [])])
+    before, found, rest = page.partition(MARKER)
+    assert found, f"the page needs the line {MARKER}"
+    _, found, after = rest.partition(END)
+    assert found, f"the page needs the line {END}"
+    return "\n".join([f"{before}{MARKER}", *lines, f"{END}{after}"])
 
 
 def alternatives(values: Iterable[str]) -> str:

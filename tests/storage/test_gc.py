@@ -200,6 +200,7 @@ def test_this_hosts_cache_of_an_object_store_is_cleaned_with_the_store(s3_store:
     # Whatever is still in use is fetched again.
     assert ArtifactStore(s3_store).find("quantized", kept)
     assert BundleStore(store).local_folder("word-lm", version(1)) == bundle
+    assert check(s3_store).problems == ()
 
 
 @pytest.mark.slow

@@ -20,9 +20,8 @@ from tasks.data.outputs import tensors_of
 from tasks.data.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
 from tasks.data.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.domains import domain_named
-from tasks.measure.evaluate import compare, quality_of
+from tasks.measure.evaluate import compare, compare_all, quality_of
 from tasks.quantize.spec import spec_of
-from tasks.run import stages
 from tasks.runtimes.base import Opened
 from tasks.values.job import Job, Workspace
 from tasks.values.refs import ArtifactRef
@@ -181,7 +180,7 @@ def test_the_interval_suits_the_kind_of_samples(
 def test_a_candidate_does_not_differ_from_itself_but_may_differ_from_another(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     before, after = (evaluation(store, name, "right-or-wrong", quality=[100.0] * 50) for name in ("float", "int8"))
-    itself, other = stages.compare(Workspace(store), before, [before, after])
+    itself, other = compare_all(before, [before, after], Workspace(store))
     assert (itself.quality_difference_low, itself.quality_difference_high) == (0, 0)
     assert other.quality_difference == 0
     assert other.quality_difference_low is not None
@@ -194,7 +193,7 @@ def test_the_number_of_comparisons_of_each_candidate_widens_its_interval(tmp_pat
         evaluation(store, name, "right-or-wrong", quality=quality)
         for name, quality in zip(("float", "int8"), right, strict=True)
     )
-    compared = stages.compare(Workspace(store), before, [after, after], [1, 4])
+    compared = compare_all(before, [after, after], Workspace(store), [1, 4])
     for comparison, count in zip(compared, (1, 4), strict=True):
         ends = (comparison.quality_difference_low, comparison.quality_difference_high)
         assert ends == pytest.approx(score_difference(*right, comparisons=count)[1:])

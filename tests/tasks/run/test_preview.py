@@ -154,6 +154,7 @@ def test_a_librarys_error_and_output_are_one_line_of_their_candidate(
     with pytest.raises(LibraryError) as caught:  # a run's stage gives the same message
         build(Workspace(ArtifactStore(folder / "store")), found.job, recipe, "torchscript")
     assert str(caught.value) == problem.partition(": ")[2]
+    assert "of the library's" in caught.value.in_full()
     assert "of the library's" not in "".join(capfd.readouterr())
     assert found.tracebacks
     assert all("of the library's" in each and f"in {fail.__name__}" in each for each in found.tracebacks)
